@@ -183,7 +183,9 @@ struct params {
     int once;                                       /* K is the first that L2 gives up */
     const int *seq_lens, *context_lens, *kv_start;  /* [batch] or NULL */
     int first_key;
-    int vector_k;                                   /* K is f32, its rows 16-byte pieces */
+    /* k_dense_plain: floats from a head of q to the next one, 0: it has no room; rows come to the ring
+       as they are, by pieces of 1 << this bytes, 0: they do not; whether they are not f32 there */
+    int query_pitch, staged_k, staged_v, decoded_k, decoded_v, plain_slots;
     int dense_below, is_short;                      /* 0 or keys, see key_range */
     i64 window;
 
@@ -378,6 +380,7 @@ template <int N> struct a_number { enum { value = N }; };
 
 struct any { };                                     /* K of any type and stride, by plain loads */
 struct e4m3 { unsigned char x; };
+struct e5m2 { unsigned char x; };
 struct sixteen { unsigned short x; };               /* f16 or bf16, see with_type */
 struct on_cores { };                                /* that or e4m3, where it is asked for each block */
 
@@ -405,15 +408,25 @@ template <typename K, int C> struct dense_memory {
     static_assert(BYTES <= LEAST_SHARED, "the ring of k_dense does not fit on every card");
 };
 
-/* k_dense_plain: its own, small enough to be declared. One instance serves all widths of K and
-   V: it has room for the widest, and skips what a problem does not have. */
-enum { PLAIN_CHUNKS = 8 };                          /* 32 features of K each */
-enum { PLAIN_HEADS = 4, PLAIN_PIECES = 2 };         /* of a query; 128 columns of V each */
-template <int GS, int COLUMNS> struct alignas(16) plain_memory {
-    float weight[DENSE_WARPS][BLOCK * GS];
-    float factor[DENSE_WARPS][GS];
-    warp_sums<GS, COLUMNS> merge[DENSE_WARPS];
+/* Of plain kernels: 32 features of K each, and query heads of k_list_plain. */
+enum { PLAIN_CHUNKS = 8, PLAIN_HEADS = 4 };
+
+/* k_dense_plain: a warp's weights. Behind it the ring, where at the end the warps' sums lie, and q. */
+enum { PLAIN_ROWS = 16, PLAIN_NUMBERS = 128 };      /* of a step; of each row, in f32 */
+struct alignas(16) plain_memory {
+    float weight[DENSE_WARPS][BLOCK * PASS_HEADS];
+    float factor[DENSE_WARPS][PASS_HEADS];
 };
+/* The ring and q, of heads that are so many floats apart together; with those weights. */
+constexpr int plain_ring(int slots, int query_pitch) {
+    return (DENSE_WARPS * slots * PLAIN_ROWS * PLAIN_NUMBERS + PASS_HEADS * query_pitch) * 4;
+}
+constexpr int plain_bytes(int slots, int query_pitch) {
+    return (int)sizeof(plain_memory) + plain_ring(slots, query_pitch);
+}
+static_assert(plain_bytes(2, 0) <= LEAST_SHARED, "the ring of k_dense_plain does not fit on every card");
+static_assert(DENSE_WARPS * sizeof(warp_sums<PASS_HEADS, 2 * PLAIN_NUMBERS>)
+                  <= DENSE_WARPS * 2 * PLAIN_ROWS * PLAIN_NUMBERS * 4, "nor do its sums");
 
 /* k_gather draws by a Pick: which block each draw falls in, and the weight of its row. A Pick
    holds what it keeps in registers, its `memory` what it keeps in shared memory; see
@@ -774,8 +787,9 @@ struct route_memory {
    memory. */
 #ifdef SANTA_CUDA_STANDIN
 
-template <typename K> void k_scores_plain(const params) {
-    standin_kernel(SCORE_WARPS * 32, 0, 0);
+void k_scores_cores(const params) { standin_kernel(SCORE_WARPS * 32, 0, 0); }
+void k_scores_plain(const params p) {
+    standin_kernel(DENSE_WARPS * 32, 0, (size_t)plain_ring(p.plain_slots, DENSE_WARPS * p.query_pitch));
 }
 template <typename K, int C, bool PAGED> void k_scores(const params) {
     standin_kernel(SCORE_WARPS * 32, 0, ring<K, C>::BYTES);
@@ -785,10 +799,10 @@ void k_first_ranges(const params) { standin_kernel(128, 0, 0); }
 template <int CH, typename Pick> void k_gather(const params) {
     standin_kernel(PORTION, sizeof(gather_memory<CH, Pick>), 0);
 }
-template <typename K> void k_dense_plain(const params) {
-    standin_kernel(DENSE_WARPS * 32, sizeof(plain_memory<PLAIN_HEADS, 128 * PLAIN_PIECES>), 0);
+void k_dense_plain(const params p) {
+    standin_kernel(DENSE_WARPS * 32, 0, (size_t)plain_bytes(p.plain_slots, p.query_pitch));
 }
-template <typename K, int C, bool PAGED> void k_dense(const params) {
+template <typename K, int C, bool PAGED, bool PAIRS> void k_dense(const params) {
     standin_kernel(SCORE_WARPS * 32, 0, dense_memory<K, C>::BYTES);
 }
 void k_combine(const params) { standin_kernel(512, sizeof(combine_memory), 0); }
@@ -964,6 +978,20 @@ __device__ __forceinline__ void copy16_or_zero_at(unsigned to, const char *from,
 __device__ __forceinline__ void store16_at(unsigned to, uint4 x) {
     asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};"
                  :: "r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+}
+/* 4 or 8 bytes, or zeros. */
+__device__ __forceinline__ void copy_some_or_zero(void *to, const char *from, int bytes, bool have) {
+    const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
+    if (bytes == 8)
+        asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 8, %2;"
+                     :: "r"(dst), "l"(from), "r"(have ? 8 : 0) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 4, %2;"
+                     :: "r"(dst), "l"(from), "r"(have ? 4 : 0) : "memory");
+}
+/* Waits for all of so many threads, whole warps; id from 1 to 15. */
+__device__ __forceinline__ void barrier_among(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory");
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void copy_wait() {
@@ -1293,6 +1321,11 @@ __device__ __forceinline__ void store_any(int type, char *p, float f) {
     else *(__nv_bfloat16 *)p = __float2bfloat16_rn(f);
 }
 
+/* One number that cannot be loaded in fours. Called, so that it does not swell its callers. */
+__device__ __noinline__ float load_one(int type, const char *row, int f, i64 step) {
+    return load_number(type, row, f, step);
+}
+
 __device__ __forceinline__ float2 unpack_pair(__nv_bfloat162 x) { return __bfloat1622float2(x); }
 __device__ __forceinline__ float2 unpack_pair(__half2 x) { return __half22float2(x); }
 
@@ -1329,6 +1362,29 @@ template <typename T, int N> struct values {
                 y = unpack_pair(*(const typename pair_of<T>::type *)&w[i / 2]);
             else y = __half22float2(e4m3_pair((unsigned short)(w[i / 4] >> (8 * (i & 3)))));
             f[i] = y.x; f[i + 1] = y.y;
+        }
+    }
+};
+
+/* Four adjacent numbers of T at `from`. */
+template <typename T> struct raw_four {
+    typedef T type;
+    __device__ __forceinline__ void to(const char *from, float *y) const {
+        if constexpr (sizeof(T) == 2) {
+            const uint2 w = *(const uint2 *)from;
+            const float2 a = unpack_pair(*(const typename pair_of<T>::type *)&w.x),
+                         b = unpack_pair(*(const typename pair_of<T>::type *)&w.y);
+            y[0] = a.x; y[1] = a.y; y[2] = b.x; y[3] = b.y;
+        } else {
+            const unsigned w = *(const unsigned *)from;
+            if constexpr (eight_bits<T>) {
+                const float2 a = __half22float2(e4m3_pair((unsigned short)w)),
+                             b = __half22float2(e4m3_pair((unsigned short)(w >> 16)));
+                y[0] = a.x; y[1] = a.y; y[2] = b.x; y[3] = b.y;
+            } else
+#pragma unroll
+                for (int k = 0; k < 4; k++)         /* the upper byte of an f16 */
+                    y[k] = __half2float(__ushort_as_half((unsigned short)((w >> 8 * k & 255u) << 8)));
         }
     }
 };
@@ -1395,6 +1451,7 @@ template <typename K, int C, bool LO> struct query {
     float unscale;                                  /* e4m3: q is near 1 when it is rounded to f16 */
 };
 template <int C, bool LO> struct query<any, C, LO> { const char *row[2]; float unscale; };
+
 template <int C, bool LO> struct query<on_cores, C, LO> : query<sixteen, C, LO> {
     __device__ __forceinline__ query<e4m3, C, LO> of_bytes() const {  /* the same numbers */
         query<e4m3, C, LO> q;
@@ -1664,25 +1721,7 @@ __device__ __forceinline__ bool block_dots(const params &p, const query<on_cores
     return block_dots<sixteen, C, LO>(p, q, b, kv, block, begin, end, s);
 }
 
-/* Features f .. f + 3 of the lane's two rows of q. The type is asked once: a load in a branch
-   of its own is waited for there. */
-template <int C, bool LO>
-__device__ __forceinline__ void load_fours(const params &p, const query<any, C, LO> &q, int f,
-                                           float y[2][4]) {
-    const auto load = [&](int type) {               /* inlined, each time for one type */
-#pragma unroll
-        for (int e = 0; e < 2; e++)
-#pragma unroll
-            for (int k = 0; k < 4; k++) y[e][k] = load_any(type, q.row[e] + (f + k) * p.q_stride[3]);
-    };
-    if (p.q_type == SANTA_F32) load(SANTA_F32);
-    else if (p.q_type == SANTA_F16) load(SANTA_F16);
-    else load(SANTA_BF16);
-}
-
-/* Any K: number by number, or f32 by 16 bytes: the same sums with a quarter of the loads. At
-   each step a warp takes a little of 64 rows, and L1 keeps the lines of few warps until they
-   are used up. */
+/* Any K, number by number: of few keys. */
 template <int C, bool LO>
 __device__ __forceinline__ bool block_dots(const params &p, const query<any, C, LO> &q, int b, int kv,
                                            int block, int begin, int end, float s[2][8]) {
@@ -1691,27 +1730,6 @@ __device__ __forceinline__ bool block_dots(const params &p, const query<any, C, 
     bool bad = block_rows(p, b, kv, block * BLOCK + 8 * r, begin, end, at);
 #pragma unroll
     for (int i = 0; i < 8; i++) s[0][i] = s[1][i] = 0.0f;
-    if (p.vector_k) {
-#pragma unroll 1
-        for (int f = 0; f < p.d; f += 4) {
-            values<float, 4> x[8];
-            float y[2][4];
-#pragma unroll
-            for (int i = 0; i < 8; i++) x[i].load(p.k + at[i] + 4 * f);
-            load_fours(p, q, f, y);
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                float z[4];
-                x[i].unpack(z);
-#pragma unroll
-                for (int k = 0; k < 4; k++) {
-                    s[0][i] += z[k] * y[0][k];
-                    s[1][i] += z[k] * y[1][k];
-                }
-            }
-        }
-        return bad;
-    }
 #pragma unroll 1
     for (int f = 0; f < p.d; f++) {
         const float a = load_any(p.q_type, q.row[0] + f * p.q_stride[3]);
@@ -1888,12 +1906,10 @@ __device__ __forceinline__ void zero_arrivals(const params &p) {
     for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < p.arrivals; i += step) p.arrived[i] = 0;
 }
 
-/* What k_scores does not take: any type and stride of K (`any`: no tensor cores), soft cap,
-   ALiBi, and a q that K's type cannot hold, in two parts: twice the flops.
-   Grid: p.work / 8 CTAs of 8 warps. No shared memory and no barrier. K goes straight to
-   registers, so it is bound by latency; nothing here is tuned. */
-template <typename K>
-__global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_plain(const __grid_constant__ params p) {
+/* K for tensor cores that k_scores does not take: soft cap, ALiBi, and a q that K's type cannot hold, in
+   two parts: twice the flops. Grid: p.work / 8 CTAs of 8 warps. No shared memory and no barrier; bound by
+   latency. */
+__global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_cores(const __grid_constant__ params p) {
     int b, kv, slice, block, begin, end, position;
     zero_arrivals(p);
     if (locate(p, blockIdx.x * SCORE_WARPS + (unsigned)this_warp(), b, kv, slice, block)) {
@@ -1901,7 +1917,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_plain(const __grid_
         if (block * BLOCK < end && (block + 1) * BLOCK > begin) {
             const int head = kv * p.group + slice * PASS_HEADS,
                       heads = min(p.group - slice * PASS_HEADS, (int)PASS_HEADS);
-            query<K, PLAIN_CHUNKS, true> q;
+            query<on_cores, PLAIN_CHUNKS, true> q;
             float s[2][8], m[2];
             load_query(p, b, head, heads, q);
             bool bad = block_dots(p, q, b, kv, block, begin, end, s);
@@ -1970,6 +1986,334 @@ __device__ __forceinline__ void settle(const params &p, unsigned end, cursor &x)
         if (!(x.valid = x.w < end && locate(p, x.w, x.b, x.kv, x.slice, x.block))) return;
         key_range(p, x.b, x.begin, x.end, x.position, p.rows);
         if (x.block * BLOCK < x.end && (x.block + 1) * BLOCK > x.begin) return;
+    }
+}
+
+/* A row's pieces of 16 bytes lie at piece ^ plain_piece(row), so that one piece of 8 rows is in different
+   banks, and four of two neighbours; those of a head of q, too. */
+enum { PLAIN_PITCH = PLAIN_NUMBERS / 4 };
+__device__ __forceinline__ int plain_piece(int row) { return (row & 1) << 2 | (row & 7) >> 1; }
+
+/* A step of K or V: of the cursor's block rows 8 r + 2 i and then 8 r + 2 i + 1 for r from 0 to 7, their
+   numbers from `first` on. */
+struct plain_step { bool of_v; int i, first, numbers; };
+
+/* Row threadIdx.x % 16 of a step; NULL if no key is there. */
+__device__ __forceinline__ const char *plain_row(const params &p, const cursor &x, const plain_step &at,
+                                                 bool &bad) {
+    const int m = threadIdx.x & 15, j = x.block * BLOCK + 8 * (m & 7) + 2 * at.i + (m >> 3);
+    if (j < x.begin || j >= x.end) return nullptr;
+    const i64 *const stride = at.of_v ? p.v_stride : p.k_stride;
+    const i64 row = row_offset(p, stride, x.b, j);
+    if (row == NO_ROW) { bad = true; return nullptr; }
+    return (at.of_v ? p.v : p.k) + row + x.kv * stride[2];
+}
+__device__ __forceinline__ const char *row_of_lane(const char *row, int lane) {
+    return (const char *)__shfl_sync(FULL, (u64)row, lane);
+}
+/* Lanes that share a row of so many pieces: 1 << this. */
+__device__ __forceinline__ int lanes_shift(int pieces) { return pieces > 16 ? 5 : pieces > 8 ? 4 : 3; }
+
+/* Bytes of n numbers of K or V, whole blocks. */
+__device__ __forceinline__ int plain_bytes_of(const params &p, bool of_v, int n) {
+    const int type = of_v ? p.v_type : p.k_type;
+    return type == SANTA_Q8_0 ? n / 32 * 34 : type == SANTA_Q4_0 ? n / 32 * 18
+                                                                 : n * (of_v ? p.v_size : p.k_size);
+}
+
+/* The step's rows on their way to slot, or into L2. */
+__device__ __forceinline__ void send_plain(const params &p, const cursor &x, const plain_step &at,
+                                           uint4 *slot, bool &bad) {
+    const int lane = threadIdx.x & 31, staged = at.of_v ? p.staged_v : p.staged_k;
+    const int bytes = plain_bytes_of(p, at.of_v, at.numbers), before = plain_bytes_of(p, at.of_v, at.first);
+    const int pieces = bytes >> staged, shift = lanes_shift(pieces), piece = lane & ((1 << shift) - 1);
+    const i64 *const stride = at.of_v ? p.v_stride : p.k_stride;
+    const char *const data = at.of_v ? p.v : p.k;
+    const bool whole = x.block * BLOCK >= x.begin && (x.block + 1) * BLOCK <= x.end;
+    if (agreed(staged == 4 && whole && !p.table)) { /* the usual case: nothing but addresses */
+        const i64 pitch = stride[1];
+        const char *const base = data + x.b * stride[0] + x.kv * stride[2]
+                               + (i64)(x.block * BLOCK + 2 * at.i) * pitch + before + 16 * piece;
+        const bool have = piece < pieces;
+        const auto copy = [&](auto of_shift) {
+            enum { SHIFT = decltype(of_shift)::value };
+#pragma unroll
+            for (int n = 0; n < PLAIN_ROWS; n += 32 >> SHIFT) {
+                const int m = n + (lane >> SHIFT);
+                copy16_or_zero(slot + m * PLAIN_PITCH + (piece ^ plain_piece(m)),
+                               have ? base + (8 * (m & 7) + (m >> 3)) * pitch : data, have);
+            }
+        };
+        if (shift == 5) copy(a_number<5>());
+        else if (shift == 4) copy(a_number<4>());
+        else copy(a_number<3>());
+        return;
+    }
+    const char *const row = plain_row(p, x, at, bad);
+    if (!staged) {
+        if (row)
+#pragma unroll 1
+            for (int i = 128 * (lane >> 4); i < bytes; i += 256) prefetch(row + before + i);
+        return;
+    }
+#pragma unroll 4
+    for (int m0 = 0; m0 < PLAIN_ROWS; m0 += 32 >> shift) {            /* the same for all lanes */
+        const int m = m0 + (lane >> shift);
+        const char *const base = row_of_lane(row, m);
+        const bool have = base && piece < pieces;
+        const char *const from = have ? base + before + (piece << staged) : data;
+        if (staged == 4) copy16_or_zero(slot + m * PLAIN_PITCH + (piece ^ plain_piece(m)), from, have);
+        else copy_some_or_zero((char *)(slot + m * PLAIN_PITCH) + (piece << staged), from, 1 << staged,
+                               have);
+    }
+}
+
+/* What has come to slot becomes f32; or what has not is taken from memory. */
+__device__ __forceinline__ void decode_plain(const params &p, const cursor &x, const plain_step &at,
+                                             uint4 *slot) {
+    const int lane = threadIdx.x & 31, type = at.of_v ? p.v_type : p.k_type;
+    const int staged = at.of_v ? p.staged_v : p.staged_k;
+    const int shift = lanes_shift((at.numbers + 3) / 4), piece = lane & ((1 << shift) - 1);
+    bool bad = false;
+    const char *const row = staged ? nullptr : plain_row(p, x, at, bad);
+    /* number k of the lane's four in row m, which is at `from` */
+    const auto rows = [&](auto at_once, auto four) {
+        enum { AT_ONCE = decltype(at_once)::value };
+#pragma unroll 1
+        for (int m0 = 0; m0 < PLAIN_ROWS; m0 += AT_ONCE * (32 >> shift)) {
+            float y[AT_ONCE][4];
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; u++) {
+                const int m = m0 + u * (32 >> shift) + (lane >> shift);
+#pragma unroll
+                for (int k = 0; k < 4; k++) y[u][k] = 0.0f;
+                four(m, y[u]);
+            }
+            __syncwarp();                           /* all have read these rows */
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; u++) {
+                const int m = m0 + u * (32 >> shift) + (lane >> shift);
+                *(float4 *)(slot + m * PLAIN_PITCH + (piece ^ plain_piece(m)))
+                    = make_float4(y[u][0], y[u][1], y[u][2], y[u][3]);
+            }
+        }
+    };
+    if (staged == 4) {
+        const auto raw = [&](auto unpack) {
+            rows(a_number<4>(), [&](int m, float *y) {
+                const int size = (int)sizeof(typename decltype(unpack)::type);
+                const char *const from = (const char *)(slot + m * PLAIN_PITCH
+                                                        + ((piece * size / 4) ^ plain_piece(m)));
+                if (4 * piece < at.numbers) unpack.to(from + piece * size * 4 % 16, y);
+            });
+        };
+        if (type == SANTA_BF16) raw(raw_four<__nv_bfloat16>());
+        else if (type == SANTA_F16) raw(raw_four<__half>());
+        else if (type == SANTA_E4M3) raw(raw_four<e4m3>());
+        else raw(raw_four<e5m2>());
+    } else {
+        const i64 step = (at.of_v ? p.v_stride : p.k_stride)[3];
+        const int last = at.numbers - 1, before = staged ? 0 : at.first;
+        const auto loose = [&](int of) {            /* inlined, each time for one type; without branches */
+            rows(a_number<2>(), [&](int m, float *y) {
+                const char *const from = staged ? (const char *)(slot + m * PLAIN_PITCH)
+                                                : row_of_lane(row, m),
+                           *const safe = from ? from : at.of_v ? p.v : p.k;
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+                    const float z = load_coded(of, safe, before + min(4 * piece + k, last), step);
+                    y[k] = from && 4 * piece + k <= last ? z : 0.0f;
+                }
+            });
+        };
+        if (type == SANTA_F32) loose(SANTA_F32);
+        else if (type == SANTA_BF16) loose(SANTA_BF16);
+        else if (type == SANTA_F16) loose(SANTA_F16);
+        else if (type == SANTA_E4M3) loose(SANTA_E4M3);
+        else if (type == SANTA_E5M2) loose(SANTA_E5M2);
+        else if (type == SANTA_Q8_0) loose(SANTA_Q8_0);
+        else loose(SANTA_Q4_0);
+    }
+    __syncwarp();
+}
+
+/* q of 8 heads as f32, zeros behind; by `threads`. */
+__device__ __forceinline__ void load_plain_query(const params &p, int b, int head, int heads, int thread,
+                                                 int threads, float *q) {
+    const char *const rows = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + head * p.q_stride[2];
+    const auto load = [&](int type) {               /* inlined, each time for one type */
+#pragma unroll 1
+        for (int f = thread; f < p.query_pitch; f += threads) {
+            const char *const from = rows + min(f, p.d - 1) * p.q_stride[3];
+            float y[PASS_HEADS];
+#pragma unroll
+            for (int h = 0; h < PASS_HEADS; h++)
+                y[h] = load_any(type, from + min(h, heads - 1) * p.q_stride[2]);
+#pragma unroll
+            for (int h = 0; h < PASS_HEADS; h++)
+                q[h * p.query_pitch + (f ^ 16 * (h & 1))] = h < heads && f < p.d ? y[h] : 0.0f;
+        }
+    };
+    if (p.q_type == SANTA_F32) load(SANTA_F32);
+    else if (p.q_type == SANTA_F16) load(SANTA_F16);
+    else load(SANTA_BF16);
+}
+
+/* x in two numbers of the tensor cores, f32 but for a bit or two. */
+__device__ __forceinline__ void split_tf32(float4 x, float *high, float *low) {
+    const float y[4] = { x.x, x.y, x.z, x.w };
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        high[i] = __uint_as_float((__float_as_uint(y[i]) + 0x1000u) & 0xffffe000u);
+        low[i] = y[i] - high[i];
+    }
+}
+
+/* Adds to y[e][h] products of heads 2 c + e with rows r + 8 h of slot: on tensor cores, as block_dots has
+   them, each f32 as a sum of two numbers. q: as load_plain_query has it, or NULL if it has no room.
+   That, and what is not finite or near it, is rare, and multiplied one by one. */
+__device__ __forceinline__ void plain_dots(const params &p, const cursor &x, int head, int heads,
+                                           const plain_step &at, const uint4 *slot, const float *q,
+                                           float y[2][2]) {
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
+    const float4 *const rows = (const float4 *)slot + r * PLAIN_PITCH;
+    float sums[6][4];                               /* from the third on of products with a lower part */
+#pragma unroll
+    for (int i = 0; i < 24; i++) sums[i / 4][i % 4] = 0.0f;
+    if (q) {
+        const float *const mine = q + r * p.query_pitch + at.first;
+        /* 32 numbers at once, so that all are on their way; behind the last one are zeros */
+#pragma unroll 1
+        for (int first = 0; first < at.numbers; first += 32)
+#pragma unroll
+            for (int u = 0; u < 2; u++) {
+                const int f = first / 4 + 4 * u + c;
+                float q_high[4], q_low[4], high[2][4], low[2][4];
+                split_tf32(*(const float4 *)(mine + (4 * f ^ 16 * (r & 1))), q_high, q_low);
+#pragma unroll
+                for (int h = 0; h < 2; h++)
+                    split_tf32(rows[8 * h * PLAIN_PITCH + (f ^ plain_piece(r))], high[h], low[h]);
+#pragma unroll
+                for (int n = 0; n < 2; n++) {
+                    const float a[4] = { high[0][2 * n], high[1][2 * n], high[0][2 * n + 1],
+                                         high[1][2 * n + 1] },
+                                d[4] = { low[0][2 * n], low[1][2 * n], low[0][2 * n + 1],
+                                         low[1][2 * n + 1] };
+                    mma_tf32(sums[n], a, q_high + 2 * n);
+                    mma_tf32(sums[2 + n], d, q_high + 2 * n);
+                    mma_tf32(sums[4 + n], a, q_low + 2 * n);
+                }
+            }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            sums[0][i] = (sums[0][i] + sums[1][i])
+                       + ((sums[2][i] + sums[3][i]) + (sums[4][i] + sums[5][i]));
+    }
+    const bool wrong = !(fabsf(sums[0][0] + sums[0][1]) + fabsf(sums[0][2] + sums[0][3]) <= FLT_MAX);
+    if (!q || __any_sync(FULL, wrong)) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) sums[0][i] = 0.0f;
+#pragma unroll 1
+        for (int f = 0; f < at.numbers; f++) {
+            const char *const row = p.q + x.b * p.q_stride[0] + p.q_index * p.q_stride[1]
+                                  + (head + min(2 * c, heads - 1)) * p.q_stride[2];
+            const float a[2] = { load_one(p.q_type, row, at.first + f, p.q_stride[3]),
+                                 load_one(p.q_type, 2 * c + 1 < heads ? row + p.q_stride[2] : row,
+                                          at.first + f, p.q_stride[3]) };
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float4 *const k = rows + 8 * (i / 2) * PLAIN_PITCH + (f / 4 ^ plain_piece(r));
+                sums[0][i] = fmaf(((const float *)k)[f % 4], a[i % 2], sums[0][i]);
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) y[i % 2][i / 2] += sums[0][i];
+}
+
+/* What k_scores does not take: any type and stride of K and any q, with all extras. K streams through the
+   rings of k_dense_plain, see there; a warp has its own queries, too.
+   Grid: see launch_scores_plain; two CTAs of 4 warps own a run of works as one of k_scores does.
+   No barrier. f32 should run at the speed of reading K. */
+__global__ void __launch_bounds__(DENSE_WARPS * 32, 2) k_scores_plain(const __grid_constant__ params p) {
+    DYNAMIC_SHARED(slots);
+    const int lane = threadIdx.x & 31, warp = this_warp();
+    const unsigned run = blockIdx.x / 2, from = run * p.steps + min(run, p.longer),
+                   end = (from + p.steps + (run < p.longer)) * SCORE_WARPS;
+    uint4 *const mine = slots + warp * p.plain_slots * PLAIN_ROWS * PLAIN_PITCH;
+    float *const room = (float *)(slots + DENSE_WARPS * p.plain_slots * PLAIN_ROWS * PLAIN_PITCH)
+                      + warp * PASS_HEADS * p.query_pitch;
+    cursor in, x;
+    in.w = from * SCORE_WARPS + DENSE_WARPS * (blockIdx.x & 1) + warp;
+    settle(p, end, in);
+    x = in;
+    plain_step next = { false, 0, 0, min(p.d, (int)PLAIN_NUMBERS) }, now = next;
+    const auto step_on = [&](plain_step &at) {      /* whether the block ends */
+        at.first += PLAIN_NUMBERS;
+        if (at.first >= p.d) {
+            at.first = 0;
+            at.i = (at.i + 1) & 3;
+        }
+        at.numbers = min(p.d - at.first, (int)PLAIN_NUMBERS);
+        return at.i == 0 && at.first == 0;
+    };
+    unsigned bad = 0, fill_bit = 1, bit = 1;        /* of even and odd blocks */
+    int fill_slot = 0, slot = 0;
+    const auto advance = [&]() {
+        __syncwarp();                               /* all have read what was there */
+        if (agreed(in.valid)) {
+            bool wrong = false;
+            send_plain(p, in, next, mine + fill_slot * PLAIN_ROWS * PLAIN_PITCH, wrong);
+            if (wrong) bad |= fill_bit;
+            if (step_on(next)) {
+                in.w += SCORE_WARPS;
+                settle(p, end, in);
+                fill_bit ^= 3;
+            }
+        }
+        if (++fill_slot == p.plain_slots) fill_slot = 0;
+        copy_commit();
+    };
+    const float *const q = p.query_pitch ? room : nullptr;
+    int q_b = -1, q_kv = -1, q_slice = -1, head = 0, heads = 0;
+    float s[2][8], m[2], y[2][2];
+#pragma unroll 1
+    for (int step = 1 - p.plain_slots;; step++) {
+        advance();
+        if (step < 0) continue;
+        if (step == 0) {
+            zero_arrivals(p);
+            launch_dependents();                    /* gather's CTAs start up as soon as there is room */
+        }
+        if (agreed(!x.valid)) break;
+        if (agreed(x.b != q_b || x.kv != q_kv || x.slice != q_slice)) {
+            head = x.kv * p.group + x.slice * PASS_HEADS;
+            heads = min(p.group - x.slice * PASS_HEADS, (int)PASS_HEADS);
+            if (q) load_plain_query(p, x.b, head, heads, lane, 32, room);
+            q_b = x.b; q_kv = x.kv; q_slice = x.slice;
+        }
+        if (p.plain_slots > 2) copy_wait<2>();
+        else copy_wait<1>();
+        __syncwarp();                               /* others' copies are there, and their q */
+        uint4 *const rows = mine + slot * PLAIN_ROWS * PLAIN_PITCH;
+        if (++slot == p.plain_slots) slot = 0;
+        if (p.decoded_k) decode_plain(p, x, now, rows);
+        if (now.first == 0) y[0][0] = y[0][1] = y[1][0] = y[1][1] = 0.0f;
+        plain_dots(p, x, head, heads, now, rows, q, y);
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) s[e][k] = k / 2 == now.i ? y[e][k & 1] : s[e][k];
+        if (!step_on(now)) continue;
+        const unsigned which = __ballot_sync(FULL, (bad & bit) != 0);
+        bad &= ~bit;
+        bit ^= 3;
+        block_finish<true>(p, 1.0f, head, heads, x.block, x.begin, x.end, x.position,
+                           (which >> (lane >> 2) & 0x101u) != 0, s, m);
+        write_block(p, x.b, x.kv, x.slice, x.block, heads,
+                    p.stash_type == SANTA_STASH_U8 ? row_key<1>(p, x.b) : 0, s, m);
+        x.w += SCORE_WARPS;
+        settle(p, end, x);
     }
 }
 
@@ -2234,11 +2578,7 @@ __device__ __noinline__ float head_lse(const params &p, int head, float m, doubl
     return t > 0.0 ? (float)(top + log(t)) : -INFINITY;
 }
 
-/* One value of V that cannot be loaded in fours. Called, so that it does not swell its
-   callers. */
-__device__ __noinline__ float load_one(int type, const char *row, int f, i64 step) {
-    return load_number(type, row, f, step);
-}
+/* One value of V, of types that lists have. Called, so that it does not swell its callers. */
 __device__ __noinline__ float load_listed(int type, const char *row, int f, i64 step) {
     return load_coded(type, row, f, step);
 }
@@ -2969,12 +3309,12 @@ __device__ __forceinline__ void online_softmax(float s[2][8], const float m[2], 
 
 /* The warps' maxima and denominators beside their sums in merge[WARPS], then all of it as this
    split's partial result; MOMENTS: for vAttention with the sums of squares behind the denominators,
-   which lie there, too. */
+   which lie there, too. thread: of WARPS warps. */
 template <int WARPS, int GS, int COLUMNS>
 __device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUMNS> *merge,
                                             const float top[2], const float den[2], int b, int head,
-                                            int heads, int split, int column) {
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane >> 2, c = lane & 3;
+                                            int heads, int split, int column, int thread) {
+    const int lane = threadIdx.x & 31, warp = thread >> 5, r = lane >> 2, c = lane & 3;
     if (r == 0)
         for (int e = 0; e < 2; e++)
             if (2 * c + e < GS) {
@@ -2982,7 +3322,7 @@ __device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUM
                 merge[warp].head[2 * c + e][COLUMNS + 1] = den[e];
             }
     __syncthreads();
-    for (int i = threadIdx.x; i < heads * COLUMNS; i += WARPS * 32) {
+    for (int i = thread; i < heads * COLUMNS; i += WARPS * 32) {
         const int g = i / COLUMNS, k = i % COLUMNS;
         float m = MASKED, sum = 0.0f, d = 0.0f;
 #pragma unroll
@@ -3010,90 +3350,145 @@ __device__ __forceinline__ bool is_first_cta() { return !(blockIdx.x | blockIdx.
    Reads: K and V once for each slice of heads. Writes: heads * splits * (dv + 2) floats.
    Flops: 2 * keys * heads * (d + dv), in k_dense_plain those for V on the plain cores. */
 
-/* What k_dense does not take, see k_scores_plain; also V of another type, and wider than 256.
-   Grid: (split, KV head x slice x 256 columns of V, batch); scores again for each 256 columns.
-   Each of 4 warps owns every fourth block of its split: scores as in k_scores_plain, weights to
-   its own shared memory, then half-warps read V's rows of even and odd positions, 8 columns a
-   lane and piece, and keep GS x 16 sums. The warps, then the splits, are merged by their maxima
-   in a fixed order. Bound by latency; nothing here is tuned.
-   Barrier: for the warps' sums, in write_split. */
-template <typename K>
-__global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_constant__ params p) {
-    enum { GS = PLAIN_HEADS, CV = PLAIN_PIECES, COLUMNS = 128 * CV };
-    SHARED(shared, plain_memory<GS, COLUMNS>);
+/* What k_dense does not take: any type, stride and width of K and V and any q, with all extras.
+   Grid: (split, KV head x slice of 8 heads x 256 columns of V, batch); scores again for each 256 columns.
+   Each of 4 warps owns every fourth block of its split and streams it through its own ring: steps of 16
+   rows of up to 128 numbers, first K's, then V's. They lie there as f32 before they are used, on plain
+   cores: scores as block_finish has them, then each lane 4 columns of V. Rows of 16-byte pieces come by
+   cp.async, p.plain_slots - 1 steps ahead, and what is not f32 is turned into it in its place; other rows
+   are taken number by number where they are used, from L2. The warps, then the splits, are merged by
+   their maxima in a fixed order. f32 should run at the speed of reading K and V.
+   Barriers: for q; at the end all warps must be through with the ring, where their sums go then; for
+   these, in write_split. */
+
+__global__ void __launch_bounds__(DENSE_WARPS * 32, 2) k_dense_plain(const __grid_constant__ params p) {
+    enum { GS = PASS_HEADS, COLUMNS = 2 * PLAIN_NUMBERS };
+    DYNAMIC_SHARED(memory);
     const int lane = threadIdx.x & 31, warp = this_warp();
     const int pieces = (p.dv + COLUMNS - 1) / COLUMNS, b = blockIdx.z;
-    const int column = (int)(blockIdx.y % pieces) * COLUMNS, slice = (int)(blockIdx.y / pieces) % p.slices;
-    const int kv = (int)(blockIdx.y / pieces) / p.slices;
+    const int column = (int)(blockIdx.y % pieces) * COLUMNS, columns = min(p.dv - column, (int)COLUMNS);
+    const int slice = (int)(blockIdx.y / pieces) % p.slices, kv = (int)(blockIdx.y / pieces) / p.slices;
     const int head = kv * p.group + slice * GS, heads = min(p.group - slice * GS, (int)GS);
-    const int half = lane >> 4, col = column + 8 * (lane & 15);
-    int begin, end, position;
-    key_range(p, b, begin, end, position);
-    float top[2] = { MASKED, MASKED }, den[2] = { 0.0f, 0.0f };
-    float acc[GS][8 * CV];
-#pragma unroll
-    for (int g = 0; g < GS; g++)
-#pragma unroll
-        for (int k = 0; k < 8 * CV; k++) acc[g][k] = 0.0f;
-    query<K, PLAIN_CHUNKS, true> q;
-    const row_splits splits = splits_of(p, begin, end);
+    cursor x;
+    key_range(p, b, x.begin, x.end, x.position);
+    x.b = b; x.kv = kv; x.slice = slice; x.valid = true; x.base = nullptr;
+    const row_splits splits = splits_of(p, x.begin, x.end);
     if (p.is_short && is_first_cta()) wait_for_previous();            /* see launch_short */
     if ((int)blockIdx.x >= splits.count) return;
     const int size = (1 << splits.shift) / BLOCK, split = splits.first + (int)blockIdx.x;
-    const int last = min((split + 1) * size, (end + BLOCK - 1) / BLOCK);
-    int block = split * size + warp;
-    if (block < last) load_query(p, b, head, heads, q);
-    for (; block < last; block += DENSE_WARPS) {
-        if ((block + 1) * BLOCK <= begin) continue;
-        float s[2][8], m[2];
-        bool bad = block_dots(p, q, b, kv, block, begin, end, s);
-        block_finish<true>(p, q.unscale, head, heads, block, begin, end, position, bad, s, m);
-        online_softmax(s, m, top, den, shared.weight[warp], shared.factor[warp], acc);
-#pragma unroll 1
-        for (int i = half; i < BLOCK; i += 2) {
-            const int j = block * BLOCK + 8 * (i & 7) + (i >> 3);
-            const bool in = j >= begin && j < end;
-            const i64 at = in ? row_offset(p, p.v_stride, b, j) : 0;
-            float w[GS];
-#pragma unroll
-            for (int g = 0; g < GS; g += 4) {
-                float4 y = *(const float4 *)&shared.weight[warp][i * GS + g];
-                w[g] = y.x; w[g + 1] = y.y; w[g + 2] = y.z; w[g + 3] = y.w;
-            }
-#pragma unroll
-            for (int v = 0; v < CV; v++) {
-                if (column + 128 * v >= p.dv) break;
-                float x[8];
-#pragma unroll
-                for (int k = 0; k < 8; k++)
-                    x[k] = in && at != NO_ROW && col + 128 * v + k < p.dv
-                             ? load_coded(p.v_type, p.v + at + kv * p.v_stride[2], col + 128 * v + k,
-                                           p.v_stride[3])
-                             : 0.0f;
-#pragma unroll
-                for (int g = 0; g < GS; g++)
-#pragma unroll
-                    for (int k = 0; k < 8; k++) acc[g][8 * v + k] += w[g] * x[k];
+    const int first = max(split * size, x.begin / BLOCK),
+              last = min((split + 1) * size, (x.end + BLOCK - 1) / BLOCK);
+
+    plain_memory *const shared = (plain_memory *)memory;
+    uint4 *const slots = memory + sizeof(plain_memory) / 16;
+    uint4 *const mine = slots + warp * p.plain_slots * PLAIN_ROWS * PLAIN_PITCH;
+    float *const behind = (float *)(slots + DENSE_WARPS * p.plain_slots * PLAIN_ROWS * PLAIN_PITCH),
+                *const q = p.query_pitch ? behind : nullptr;
+    /* what is sent: its block, and which step of it */
+    cursor in = x;
+    in.block = first + ((warp - first) & (DENSE_WARPS - 1));
+    x.block = in.block;
+    plain_step next = { false, 0, 0, min(p.d, (int)PLAIN_NUMBERS) }, now = next;
+    bool bad = false;
+    const auto step_on = [&](plain_step &at, cursor &of) {
+        const int end = at.of_v ? column + columns : p.d, begin = at.of_v ? column : 0;
+        at.first += PLAIN_NUMBERS;
+        if (at.first >= end) {
+            at.first = begin;
+            if (++at.i == 4) {
+                at.i = 0;
+                if (at.of_v) of.block += DENSE_WARPS;
+                at.of_v = !at.of_v;
+                at.first = at.of_v ? column : 0;
             }
         }
-    }
-    /* halves, then warps; the heads' sums take turns as acc[0] */
+        at.numbers = min((at.of_v ? column + columns : p.d) - at.first, (int)PLAIN_NUMBERS);
+    };
+    int fill_slot = 0, slot = 0;
+    const auto advance = [&]() {
+        __syncwarp();                               /* all have read what was there */
+        if (agreed(in.block < last)) {
+            send_plain(p, in, next, mine + fill_slot * PLAIN_ROWS * PLAIN_PITCH, bad);
+            step_on(next, in);
+        }
+        if (++fill_slot == p.plain_slots) fill_slot = 0;
+        copy_commit();
+    };
+    float top[2] = { MASKED, MASKED }, den[2] = { 0.0f, 0.0f };
+    float acc[GS][8], s[2][8], y[2][2];
+#pragma unroll
+    for (int g = 0; g < GS; g++)
+#pragma unroll
+        for (int k = 0; k < 8; k++) acc[g][k] = 0.0f;
+    /* one piece of code for each step, wherever it is: code counts */
 #pragma unroll 1
-    for (int g = 0; g < GS; g++) {
+    for (int step = 1 - p.plain_slots;; step++) {
+        advance();
+        if (step < 0) continue;
+        if (step == 0) {
+            if (q) load_plain_query(p, b, head, heads, (int)threadIdx.x, DENSE_WARPS * 32, q);
+            __syncthreads();
+            launch_dependents();                    /* k_combine comes beside the last of these CTAs */
+        }
+        if (agreed(x.block >= last)) break;
+        if (p.plain_slots > 2) copy_wait<2>();
+        else copy_wait<1>();
+        __syncwarp();                               /* others' copies are there */
+        uint4 *const rows = mine + slot * PLAIN_ROWS * PLAIN_PITCH;
+        if (++slot == p.plain_slots) slot = 0;
+        if ((now.of_v ? p.decoded_v : p.decoded_k)) decode_plain(p, x, now, rows);
+        if (!now.of_v) {
+            if (now.first == 0) y[0][0] = y[0][1] = y[1][0] = y[1][1] = 0.0f;
+            plain_dots(p, x, head, heads, now, rows, q, y);
 #pragma unroll
-        for (int v = 0; v < CV; v++)
+            for (int k = 0; k < 8; k++)
 #pragma unroll
-            for (int k = 0; k < 8; k++) {
-                acc[0][8 * v + k] += __shfl_xor_sync(FULL, acc[0][8 * v + k], 16);
-                if (half == 0)
-                    shared.merge[warp].head[g][128 * v + 8 * (lane & 15) + k] = acc[0][8 * v + k];
+                for (int e = 0; e < 2; e++) s[e][k] = k / 2 == now.i ? y[e][k & 1] : s[e][k];
+            step_on(now, x);
+            if (!now.of_v) continue;
+            const unsigned which = __ballot_sync(FULL, bad);
+            float m[2];
+            bad = false;
+            block_finish<true>(p, 1.0f, head, heads, x.block, x.begin, x.end, x.position,
+                               (which >> (lane >> 2) & 0x101u) != 0, s, m);
+            online_softmax(s, m, top, den, shared->weight[warp], shared->factor[warp], acc);
+            continue;
+        }
+        const float *const weight = shared->weight[warp] + PLAIN_ROWS * GS * now.i;
+        const auto add = [&](auto part, auto half) {
+            enum { PART = decltype(part)::value, G = 4 * decltype(half)::value };
+#pragma unroll 4
+            for (int m = 0; m < PLAIN_ROWS; m++) {
+                const float4 v = *(const float4 *)(rows + m * PLAIN_PITCH + (lane ^ plain_piece(m))),
+                             w = *(const float4 *)(weight + m * GS + G);
+                const float ws[4] = { w.x, w.y, w.z, w.w }, vs[4] = { v.x, v.y, v.z, v.w };
+#pragma unroll
+                for (int g = 0; g < 4; g++)
+#pragma unroll
+                    for (int k = 0; k < 4; k++)
+                        acc[G + g][4 * PART + k] = fmaf(ws[g], vs[k], acc[G + g][4 * PART + k]);
             }
-#pragma unroll
-        for (int k = 0; k < 8 * CV; k++)
-#pragma unroll
-            for (int i = 1; i < GS; i++) acc[i - 1][k] = acc[i][k];
+        };
+        if (now.first == column) {
+            add(a_number<0>(), a_number<0>());
+            if (heads > 4) add(a_number<0>(), a_number<1>());
+        } else {
+            add(a_number<1>(), a_number<0>());
+            if (heads > 4) add(a_number<1>(), a_number<1>());
+        }
+        step_on(now, x);
     }
-    write_split<DENSE_WARPS>(p, shared.merge, top, den, b, head, heads, (int)blockIdx.x, column);
+    /* the warps; the ring is free now */
+    copy_wait<0>();
+    __syncthreads();
+    warp_sums<GS, COLUMNS> *const merge = (warp_sums<GS, COLUMNS> *)slots;
+#pragma unroll
+    for (int g = 0; g < GS; g++)
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            merge[warp].head[g][PLAIN_NUMBERS * (k / 4) + 4 * lane + k % 4] = acc[g][k];
+    write_split<DENSE_WARPS>(p, merge, top, den, b, head, heads, (int)blockIdx.x, column,
+                             (int)threadIdx.x);
 }
 
 /* P of two heads of a key, as a register of the tensor cores' type. */
@@ -3106,11 +3501,13 @@ template <typename T> __device__ __forceinline__ unsigned pack_pair(float a, flo
    steps of K and four of V; a step of V is 16 rows, LANES lanes to a row, 16 bytes a lane.
    Grid: (split, KV head x slice of 8 heads, batch). Each of 8 warps owns every eighth block of its
    split; of a short row's split of two blocks each warp has a step of K and the one of V for the
-   same keys, so that all rows are on their way at once. Weights stay in registers: transposed they
-   are what V is multiplied with, in two numbers of 16 bits, as good as f32.
+   same keys, so that all rows are on their way at once. PAIRS: a CTA has two slices, each pair of
+   warps every fourth block, of whose rows either copies half into the ring that they share. Weights
+   stay in registers: transposed they are what V is multiplied with, in two numbers of 16 bits, as
+   good as f32.
    It should run at the speed of reading K and V; for short rows latency counts.
-   Barriers: at the end all warps must be through with the ring, where their sums go then; and
-   for these, in write_split. */
+   Barriers: of a pair, at each step; at the end all warps must be through with the ring, where their
+   sums go then; and for these, in write_split. */
 
 /* Rows of K, or those of V: where lane c's 16-byte pieces of key 0 are, see key_base; bytes to the next
    row, of a row. */
@@ -3123,10 +3520,10 @@ template <int LANES> __device__ __forceinline__ int row_piece(int row) {
 }
 
 /* 16 rows on their way to slot, those of keys 8 r + 2 i for r from 0 to 7, then of 8 r + 2 i + 1. A bad
-   block table reads page 0; bad_pages finds it. */
-template <typename K, int C, bool PAGED>
+   block table reads page 0; bad_pages finds it. PAIRS: `half` of them. */
+template <typename K, int C, bool PAGED, bool PAIRS>
 __device__ __forceinline__ void copy_rows(const params &p, const cursor &x, const row_source &from,
-                                          bool of_v, int i, uint4 *slot) {
+                                          bool of_v, int i, int half, uint4 *slot) {
     enum { LANES = 2 * ring<K, C>::LOADS, PIECES = LANES / 4 };
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3, first = x.block * BLOCK + 8 * r + 2 * i;
     uint4 *const to = slot + r * LANES;
@@ -3134,7 +3531,7 @@ __device__ __forceinline__ void copy_rows(const params &p, const cursor &x, cons
     if (__builtin_expect(from.bytes != 16 * LANES || (PAGED && !p.eights), 0)) {
         const char *const data = of_v ? p.v + x.kv * p.v_stride[2] : p.k + x.kv * p.k_stride[2];
 #pragma unroll 1
-        for (int h = 0; h < 2; h++) {
+        for (int h = PAIRS ? half : 0; h < (PAIRS ? half + 1 : 2); h++) {
             const int j = min(max(first + h, x.begin), x.end - 1);
             const char *row = from.base + (i64)j * from.pitch;
             if (PAGED && !p.eights) {
@@ -3150,7 +3547,8 @@ __device__ __forceinline__ void copy_rows(const params &p, const cursor &x, cons
         return;
     }
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
+    for (int n = 0; n < (PAIRS ? 1 : 2); n++) {
+        const int h = PAIRS ? half : n;
         const char *row = from.base + (i64)min(max(first + h, x.begin), x.end - 1) * from.pitch;
 #pragma unroll
         for (int k = 0; k < PIECES; k++) copy16(to + 8 * h * LANES + (at ^ 4 * k), row + 64 * k);
@@ -3230,21 +3628,24 @@ __device__ __forceinline__ void add_values(const uint4 *slot, const float y[2][2
 /* Weights are up to 2^15, so that those of f16 keep their bits. */
 enum { WEIGHT_BITS = 15 };
 
-template <typename K, int C, bool PAGED>
+template <typename K, int C, bool PAGED, bool PAIRS>
 __global__ void __launch_bounds__(SCORE_WARPS * 32, C == 8 ? 1 : 2)
 k_dense(const __grid_constant__ params p) {
-    enum { LOADS = ring<K, C>::LOADS, STEPS = ring<K, C>::STEPS };
+    enum { LOADS = ring<K, C>::LOADS, STEPS = ring<K, C>::STEPS * (PAIRS ? 2 : 1) };
+    enum { RINGS = PAIRS ? SCORE_WARPS / 2 : SCORE_WARPS };
     typedef dense_memory<K, C> memory;
     enum { TILES = memory::TILES, COLUMNS = memory::COLUMNS };
     DYNAMIC_SHARED(slots);                          /* memory::BYTES */
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane >> 2, c = lane & 3;
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
+    const int half = PAIRS ? threadIdx.x >> 7 : 0, warp = (threadIdx.x >> 5) - half * RINGS;
     unsigned place = blockIdx.x, list = blockIdx.y;
     if (p.heads_inner) {                            /* so that neighbours read neighbouring rows */
         const unsigned id = list * gridDim.x + place;
         place = p.by_inner.quotient(id);
         list = id - place * gridDim.y;
     }
-    const int b = blockIdx.z, kv = (int)p.by_slices.quotient(list), slice = (int)list - kv * p.slices;
+    const int b = blockIdx.z, kv = (int)p.by_slices.quotient(list),
+              slice = ((int)list - kv * p.slices) * (PAIRS ? 2 : 1) + half;
     const int head = kv * p.group + slice * PASS_HEADS,
               heads = min(p.group - slice * PASS_HEADS, (int)PASS_HEADS);
     uint4 *mine = slots + warp * STEPS * LOADS * 32;
@@ -3255,27 +3656,28 @@ k_dense(const __grid_constant__ params p) {
     if (p.is_short && is_first_cta()) wait_for_previous();            /* see launch_short */
     if ((int)place >= splits.count) return;
     const int split = splits.first + (int)place, blocks = (1 << splits.shift) / BLOCK;
-    const bool quarters = STEPS > 1 && splits.shift == SHORT_SHIFT;
+    const bool quarters = !PAIRS && STEPS > 1 && splits.shift == SHORT_SHIFT;
     const int first = max(split * blocks, x.begin / BLOCK), quarter = warp % 4;
     const int last = min((split + 1) * blocks, (x.end + BLOCK - 1) / BLOCK);
     launch_dependents();                            /* k_combine comes beside the last of these CTAs */
-    /* block t belongs to warp t % 8, whatever the first one is */
-    int in_block = first + ((warp - first) & (SCORE_WARPS - 1)), fill_slot = 0, slot = 0;
+    /* block t belongs to ring t % RINGS, whatever the first one is */
+    int in_block = first + ((warp - first) & (RINGS - 1)), fill_slot = 0, slot = 0;
     if (quarters) in_block = split * blocks + warp / 4;
     if (in_block < first) in_block = last;
     x.block = in_block;
     row_source in = { nullptr, 0, 0 };
     auto advance = [&](int step) {                  /* step % 8 of in_block: four of K, four of V */
         const int fill = step % 8;
-        __syncwarp();                               /* all have read what was there */
+        if (!PAIRS) __syncwarp();                   /* all have read what was there */
         if (in_block < last) {
             cursor y = x;
             y.block = in_block;
             if (fill % 4 == 0 || quarters)
                 in = fill < 4 ? row_source{ key_base<PAGED>(p, y), p.k_row, p.d * (int)sizeof(K) }
                               : row_source{ value_base<PAGED>(p, y), p.v_row, p.dv * (int)sizeof(K) };
-            copy_rows<K, C, PAGED>(p, y, in, fill >= 4, fill % 4, mine + fill_slot * LOADS * 32);
-            if (fill == 7) in_block += SCORE_WARPS;
+            copy_rows<K, C, PAGED, PAIRS>(p, y, in, fill >= 4, fill % 4, half,
+                                          mine + fill_slot * LOADS * 32);
+            if (fill == 7) in_block += RINGS;
         }
         if (++fill_slot == STEPS) fill_slot = 0;
         copy_commit();
@@ -3294,14 +3696,18 @@ k_dense(const __grid_constant__ params p) {
         for (int k = 0; k < 4; k++) acc[i][k] = 0.0f;
     query<K, C, false> q;
     if (x.block < last) load_query(p, b, head, heads, q);
-    for (; x.block < last; x.block += SCORE_WARPS) {
+    for (; x.block < last; x.block += RINGS) {
         float s[2][8], m[2];
         /* a loop: little code counts, since it comes from memory */
 #pragma unroll 1
         for (int i = quarters ? quarter : 0; i < 8; i += quarters ? 4 : 1) {
             float y[2][2];
+            if (PAIRS) {                            /* both have copied this, and read the one before */
+                copy_wait<(STEPS > 1 ? STEPS - 2 : 0)>();
+                barrier_among(1 + warp, 64);
+            }
             advance(i + STEPS - 1);
-            copy_wait<STEPS - 1>();
+            if (!PAIRS) copy_wait<STEPS - 1>();
             const uint4 *const rows = mine + slot * LOADS * 32;
             if (++slot == STEPS) slot = 0;
             if (i < 4) {
@@ -3344,14 +3750,14 @@ k_dense(const __grid_constant__ params p) {
 #pragma unroll
                 for (int h = 0; h < 2; h++)
                     y[e][h] = i & 2 ? i & 1 ? s[e][6 + h] : s[e][4 + h] : i & 1 ? s[e][2 + h] : s[e][h];
-            __syncwarp();                           /* others' copies are there */
+            if (!PAIRS) __syncwarp();               /* others' copies are there */
             with_type<K>(p, [&](auto type) { add_values<decltype(type), K, C>(rows, y, acc); });
         }
     }
     /* the warps; the ring is free now */
     copy_wait<0>();
     __syncthreads();
-    warp_sums<PASS_HEADS, COLUMNS> *merge = (warp_sums<PASS_HEADS, COLUMNS> *)slots;
+    warp_sums<PASS_HEADS, COLUMNS> *merge = (warp_sums<PASS_HEADS, COLUMNS> *)slots + half * RINGS;
 #pragma unroll
     for (int i = 0; i < TILES; i++)
 #pragma unroll
@@ -3362,7 +3768,8 @@ k_dense(const __grid_constant__ params p) {
 #pragma unroll
     for (int e = 0; e < 2; e++)
         if (top[e] >= MASK_LIMIT) top[e] -= WEIGHT_BITS;
-    write_split<SCORE_WARPS>(p, merge, top, den, b, head, heads, (int)place, 0);
+    write_split<RINGS>(p, merge, top, den, b, head, heads, (int)place, 0,
+                       (int)threadIdx.x - half * 32 * RINGS);
 }
 
 /* The keys of one list, see >>list-kernel: i < count, then those of the ranges, then of pieces. */
@@ -9734,7 +10141,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_co
         for (int k = 0; k < EACH; k++) shared.merge[warp].head[h][lane + 32 * k] = acc[h][k];
     const float tops[2] = { c & 1 ? top[2] : top[0], c & 1 ? top[3] : top[1] },
                 dens[2] = { c & 1 ? den[2] : den[0], c & 1 ? den[3] : den[1] };
-    write_split<DENSE_WARPS>(p, shared.merge, tops, dens, b, head, heads, part, column);
+    write_split<DENSE_WARPS>(p, shared.merge, tops, dens, b, head, heads, part, column, (int)threadIdx.x);
     __syncthreads();                                /* merge is free again */
     }
 }
@@ -12443,7 +12850,7 @@ i64 splits_up_to(const santa_problem *problem, i64 most, bool exactly) {
 
 santa_status measure_dense(i64 splits, geometry *g) {
     g->dense_slices = ceil_div(g->group, PASS_HEADS);
-    g->plain_slices = ceil_div(g->group, PLAIN_HEADS);
+    g->plain_slices = ceil_div(g->group, PASS_HEADS);
     g->dense = { splits, g->kv_heads * g->dense_slices, g->batch };
     g->dense_plain = { splits, g->kv_heads * g->plain_slices * g->columns, g->batch };
     g->combine = { g->heads, g->batch, ceil_div(g->dv, 128) };
@@ -12481,19 +12888,51 @@ void arrange_exact(const geometry &g, santa_stash, layout *l) {
 /* Whether other kernels of the call come before those of dense. */
 bool comes_second(const call &c) { return c.p.is_short && c.g.short_splits; }
 
-template <typename K, int C> cudaError_t launch_dense(call &c) {
-    const dim3 grid = grid_of(c.g.dense);
+template <typename K, int C, bool PAIRS> cudaError_t launch_dense(call &c) {
+    const i64 slices = ceil_div(c.g.dense_slices, PAIRS ? 2 : 1);
+    const dim3 grid = grid_of({ c.g.dense.x, c.g.kv_heads * slices, c.g.batch });
     const int bytes = dense_memory<K, C>::BYTES, threads = SCORE_WARPS * 32;
-    c.p.short_keys = ring<K, C>::STEPS > 1 ? SHORT_KEYS : 0;
+    c.p.slices = (int)slices;
+    c.p.by_slices = divide_by((unsigned)slices);
+    c.p.short_keys = ring<K, C>::STEPS > 1 && !PAIRS ? SHORT_KEYS : 0;
     if ((i64)grid.x * grid.y > INT32_MAX) c.p.heads_inner = 0;
     c.p.by_inner = divide_by(grid.y);
-    return c.p.table ? launch_ring<k_dense<K, C, true>>(c, grid, bytes, threads, comes_second(c))
-                     : launch_ring<k_dense<K, C, false>>(c, grid, bytes, threads, comes_second(c));
+    const bool second = comes_second(c);
+    return c.p.table ? launch_ring<k_dense<K, C, true, PAIRS>>(c, grid, bytes, threads, second)
+                     : launch_ring<k_dense<K, C, false, PAIRS>>(c, grid, bytes, threads, second);
 }
 
-template <typename K> cudaError_t launch_dense_plain(call &c) {
+/* Rows of n numbers come to the ring by pieces of 1 << this bytes, or not at all: 0. */
+int staged_pieces(const santa_tensor *t, i64 n) {
+    const bool blocks = t->dtype == SANTA_Q8_0 || t->dtype == SANTA_Q4_0;
+    const i64 block = t->dtype == SANTA_Q8_0 ? 34 : 18, most = n < PLAIN_NUMBERS ? n : (i64)PLAIN_NUMBERS;
+    i64 s[4];
+    byte_strides(t, s);
+    const i64 all = s[0] | s[1] | s[2] | (i64)(uintptr_t)t->data
+                  | (blocks ? n / 32 * block : n * size_of(t->dtype));
+    if (t->stride[3] != 1) return 0;
+    if (!blocks) return all % 16 == 0 ? 4 : 0;
+    return all % 8 == 0 ? 3 : all % 4 == 0 && most / 32 * block <= 128 ? 2 : 0;
+}
+
+/* How k_dense_plain and k_scores_plain have K, V and q in a ring of bytes(slots, pitch). */
+template <typename Bytes> int arrange_plain(call &c, Bytes bytes) {
+    params &p = c.p;
+    const int pitch = p.d <= 768 ? (p.d + 31) / 32 * 32 : 0, half = c.card.shared / 2 - 1024;
+    p.query_pitch = bytes(2, pitch) <= c.card.shared ? pitch : 0;
+    p.plain_slots = bytes(3, p.query_pitch) <= half ? 3 : 2;
+    p.staged_k = staged_pieces(&c.a->k, p.d);
+    p.staged_v = staged_pieces(&c.a->v, p.dv);
+    p.decoded_k = !p.staged_k || p.k_type != SANTA_F32;
+    p.decoded_v = !p.staged_v || p.v_type != SANTA_F32;
+    return bytes(p.plain_slots, p.query_pitch);
+}
+
+cudaError_t launch_dense_plain(call &c) {
     c.p.short_keys = 0;
-    return launch<k_dense_plain<K>>(c, grid_of(c.g.dense_plain), DENSE_WARPS * 32, 0, comes_second(c));
+    const int bytes = arrange_plain(c, plain_bytes);
+    return launch_ring<k_dense_plain>(c, grid_of(c.g.dense_plain), bytes, DENSE_WARPS * 32,
+                                      comes_second(c));
 }
 
 /* Many query rows: k_prefill, or k_prefill_groups where it was compiled for the card. */
@@ -12586,11 +13025,13 @@ cudaError_t launch_exact(call &c) {
     const bool streams = c.streams && same_v && p.v_row == p.v_stride[1];
     c.p.slices = (int)(streams ? c.g.dense_slices : c.g.plain_slices);
     c.p.by_slices = divide_by((unsigned)c.p.slices);
-    cudaError_t e = !c.cores ? launch_dense_plain<any>(c) : with_key_type(p.k_type, [&](auto key) {
+    cudaError_t e = !streams ? launch_dense_plain(c) : with_key_type(p.k_type, [&](auto key) {
         typedef typename decltype(key)::type K;
-        if (!streams) return launch_dense_plain<on_cores>(c);
         return with_chunks(p.d > p.dv ? p.d : p.dv, [&](auto chunks) {
-            return launch_dense<K, decltype(chunks)::value>(c);
+            enum { C = decltype(chunks)::value };
+            if constexpr (C == 4 && !eight_bits<K>)
+                if (c.g.group > PASS_HEADS) return launch_dense<K, C, true>(c);
+            return launch_dense<K, C, false>(c);
         });
     });
     return e == cudaSuccess ? launch<k_combine>(c, grid_of(c.g.combine), 512, 0, true) : e;
@@ -12843,8 +13284,15 @@ template <typename K, int C> cudaError_t launch_scores(call &c) {
                      : launch_ring<k_scores<K, C, false>>(c, grid, ring<K, C>::BYTES);
 }
 
-template <typename K> cudaError_t launch_scores_plain(const call &c) {
-    return launch<k_scores_plain<K>>(c, grid_of(c.g.scores), SCORE_WARPS * 32, 0, false);
+cudaError_t launch_scores_plain(call &c) {
+    const unsigned steps = (unsigned)c.g.scores.x, resident = (unsigned)c.card.multiprocessors,
+                   runs = steps >= 8 * resident ? steps / 4 : steps < resident ? steps : resident;
+    const int bytes = arrange_plain(c, [](int slots, int pitch) {
+        return plain_ring(slots, DENSE_WARPS * pitch);
+    });
+    c.p.steps = steps / runs;
+    c.p.longer = steps % runs;
+    return launch_ring<k_scores_plain>(c, dim3(2 * runs), bytes, DENSE_WARPS * 32);
 }
 
 /* CTAs of a small grid would crowd where there is room first: each asks for so much shared
@@ -12868,10 +13316,11 @@ cudaError_t launch_window(call &c) {
     p.by_inner = divide_by((unsigned)(p.heads_inner ? c.g.kv_heads : c.g.blocks));
     p.by_outer = divide_by((unsigned)(p.heads_inner ? c.g.blocks : c.g.kv_heads));
     p.by_group = divide_by((unsigned)p.group);
-    if (!c.cores) return launch_scores_plain<any>(c);
+    if (!c.streams && c.cores)
+        return launch<k_scores_cores>(c, grid_of(c.g.scores), SCORE_WARPS * 32, 0, false);
+    if (!c.streams) return launch_scores_plain(c);
     return with_key_type(p.k_type, [&](auto key) {
         typedef typename decltype(key)::type K;
-        if (!c.streams) return launch_scores_plain<on_cores>(c);
         return with_chunks(p.d, [&](auto chunks) { return launch_scores<K, decltype(chunks)::value>(c); });
     });
 }
@@ -13970,7 +14419,6 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     /* token-major: heads are closer than tokens */
     p->heads_inner = llabs(p->k_stride[2]) < llabs(p->k_stride[1]);
     p->vector_q = vectors(&a->q) && a->q.dtype != SANTA_F32;
-    p->vector_k = vectors(&a->k) && a->k.dtype == SANTA_F32 && g.d % 4 == 0;
     p->vector_v = vectors(&a->v);
     p->any_vector_k = vectors(&a->k) && g.d % 8 == 0;
     p->k_size = (int)size_of(a->k.dtype); p->v_size = (int)size_of(a->v.dtype);

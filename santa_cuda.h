@@ -43,7 +43,7 @@
    LIMITS              Besides santa.h's, and tested by santa_check: 2^31 - 64 keys in a
                        sequence (max_pages * page_size with pages), batch and heads up to 65535,
                        head_dim below 2^31, head_dim_v up to 8388480. Dense: kv_heads *
-                       ceil(group / 4) * ceil(head_dim_v / 256) up to 65535, where group is
+                       ceil(group / 8) * ceil(head_dim_v / 256) up to 65535, where group is
                        heads / kv_heads. Sampled: ceil(draws / 256) * ceil(head_dim_v / 256) up
                        to 65535, where flash may draw once per tile, and batch * kv_heads *
                        ceil(group / 8) * ceil(keys / 64) below 2^31 - 1. pps: head_dim_v up to

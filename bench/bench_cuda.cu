@@ -1,7 +1,8 @@
 /* GPU benchmark: our methods against the floor of reading K once, in one run.
      nvcc -std=c++17 -O3 -arch=native bench/bench_cuda.cu santa_cuda.cu -o build/bench_cuda
-     build/bench_cuda [--quick] [--saap | --vattention | --prefill] [--csv FILE]
-                      with a method: its rows alone
+     build/bench_cuda [--quick] [--saap | --vattention | --prefill | --dense] [--csv FILE]
+                      with a method: its rows alone; --dense: dense and prop 128 of every type
+                      and of more shapes, against reading K and V once and K once
    Protocol (appendix R of the SANTA paper, with graph replay so that launch cost on the host is
    out): before each sample a 512 MB buffer is read and written (cold, dirty L2); 10 warm-up and
    40 timed replays of a captured call between two events; median. Ratios are of calls timed in
@@ -616,13 +617,124 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
         CUDA(cudaFree(p));
 }
 
+/* Dense, and prop 128 where it takes the types, of 8 KV heads. */
+struct dense_case { santa_dtype type; int dim, group; santa_dtype q_type; float cap; };
+static const dense_case dense_cases[] = {
+    { SANTA_BF16, 64, 4, SANTA_BF16, 0.0f },   { SANTA_BF16, 96, 4, SANTA_BF16, 0.0f },
+    { SANTA_BF16, 128, 1, SANTA_BF16, 0.0f },  { SANTA_BF16, 128, 4, SANTA_BF16, 0.0f },
+    { SANTA_BF16, 128, 8, SANTA_BF16, 0.0f },  { SANTA_BF16, 128, 16, SANTA_BF16, 0.0f },
+    { SANTA_BF16, 256, 1, SANTA_BF16, 0.0f },  { SANTA_BF16, 256, 4, SANTA_BF16, 0.0f },
+    { SANTA_BF16, 256, 16, SANTA_BF16, 0.0f }, { SANTA_F16, 128, 4, SANTA_F16, 0.0f },
+    { SANTA_E4M3, 64, 4, SANTA_BF16, 0.0f },   { SANTA_E4M3, 128, 4, SANTA_BF16, 0.0f },
+    { SANTA_E4M3, 128, 16, SANTA_BF16, 0.0f }, { SANTA_E4M3, 256, 4, SANTA_BF16, 0.0f },
+    { SANTA_F32, 64, 4, SANTA_F32, 0.0f },     { SANTA_F32, 128, 1, SANTA_F32, 0.0f },
+    { SANTA_F32, 128, 4, SANTA_F32, 0.0f },    { SANTA_F32, 128, 16, SANTA_F32, 0.0f },
+    { SANTA_F32, 256, 4, SANTA_F32, 0.0f },    { SANTA_Q8_0, 128, 4, SANTA_BF16, 0.0f },
+    { SANTA_Q4_0, 128, 4, SANTA_BF16, 0.0f },  { SANTA_E5M2, 128, 4, SANTA_BF16, 0.0f },
+    { SANTA_BF16, 128, 4, SANTA_F32, 0.0f },   { SANTA_BF16, 256, 2, SANTA_BF16, 50.0f },
+};
+
+/* Bytes of K or V that stand for numbers between -2 and 2: of e5m2, or of blocks whose scale is 2^-6. */
+__global__ void fill_codes(unsigned char *p, size_t n, int block, unsigned seed) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
+        const unsigned long long x = (i + 1) * 0x9E3779B97F4A7C15ull + seed * 0xD1B54A32D192ED03ull;
+        const unsigned char random = (unsigned char)((x ^ x >> 30) * 0xBF58476D1CE4E5B9ull >> 56);
+        const int at = block ? (int)(i % block) : 2;
+        p[i] = at == 0 ? 0 : at == 1 ? 0x24 : block ? random : random & 0xbf;
+    }
+}
+
+static void bench_dense(timer &t, int batch, int n, const dense_case &x, int runs, FILE *csv) {
+    static const char *const names[] = { "f32", "f16", "bf16", "e4m3", "q8_0", "e5m2", "q4_0" };
+    const int heads = KV_HEADS * x.group;
+    const size_t elements = (size_t)batch * n * KV_HEADS * x.dim, queries = (size_t)batch * heads * x.dim;
+    const bool direct = x.type <= SANTA_E4M3;
+    const int block = x.type == SANTA_Q8_0 ? 34 : x.type == SANTA_Q4_0 ? 18 : 0;
+    const size_t bytes = block ? elements / 32 * block
+                               : elements * (x.type == SANTA_F32 ? 4
+                                             : x.type == SANTA_F16 || x.type == SANTA_BF16 ? 2 : 1);
+    unsigned char *kv, *q, *out;
+    unsigned *sink;
+    CUDA(cudaMalloc(&kv, 2 * bytes));
+    CUDA(cudaMalloc(&q, 4 * queries));
+    CUDA(cudaMalloc(&out, 4 * queries));
+    CUDA(cudaMalloc(&sink, 4));
+    if (direct) fill<<<2048, 256, 0, t.stream>>>(kv, 2 * elements, (int)x.type, 1);
+    else fill_codes<<<2048, 256, 0, t.stream>>>(kv, 2 * bytes, block, 1);
+    fill<<<64, 256, 0, t.stream>>>(q, queries, (int)x.q_type, 3);
+
+    santa_attention a;
+    memset(&a, 0, sizeof a);
+    a.q = santa_view(q, x.q_type, batch, 1, heads, x.dim);
+    a.out = santa_view(out, x.q_type, batch, 1, heads, x.dim);
+    a.k = santa_view(kv, x.type, batch, n, KV_HEADS, x.dim);
+    a.v = santa_view(kv + bytes, x.type, batch, n, KV_HEADS, x.dim);
+    a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CUDA;
+    a.soft_cap = x.cap;
+    const auto read = [&](size_t size) {
+        return t.capture([&] {
+            read_all<<<(unsigned)((size + 65535) / 65536), 256, 0, t.stream>>>((const uint4 *)kv, size / 16,
+                                                                               sink);
+        });
+    };
+    const struct { const char *name; santa_method method; size_t bytes; } methods[]
+        = { { "dense", SANTA_DENSE, 2 * bytes }, { "prop", SANTA_PROP, bytes } };
+    std::vector<cudaGraphExec_t> calls;
+    std::vector<void *> workspaces;
+    for (const auto &m : methods) {
+        santa_options o;
+        memset(&o, 0, sizeof o);
+        o.method = m.method;
+        o.num_samples = m.method == SANTA_PROP ? 128 : 0;
+        santa_clear_unused_options(&o);
+        o.seed = 7;
+        o.stream = t.stream;
+        const size_t need = santa_workspace_size(&a, &o);
+        if (!need) break;                           /* prop does not take every type of V */
+        void *workspace;
+        CUDA(cudaMalloc(&workspace, need));
+        workspaces.push_back(workspace);
+        calls.push_back(read(m.bytes));
+        calls.push_back(t.capture([&] {
+            const santa_status s = santa_decode(&a, &o, workspace, need, nullptr);
+            if (s == SANTA_OK) return;
+            fprintf(stderr, "%s (%d)\n", santa_status_string(s), santa_cuda_error(s));
+            exit(1);
+        }));
+    }
+    const auto times = t.in_turns(calls, runs);
+    char shape[64];
+    snprintf(shape, sizeof shape, "%s%s%s", names[x.type], x.q_type != x.type && x.q_type == SANTA_F32
+             ? " q f32" : "", x.cap > 0.0f ? " soft cap" : "");
+    printf("  %-13s d %-3d group %-2d %d x %-6d", shape, x.dim, x.group, batch, n);
+    double busy = 0.0;
+    for (size_t i = 0; i < calls.size(); i += 2) {
+        const double once = t.middle(times[i]), us = t.middle(times[i + 1]);
+        const gain over = ratio(times[i + 1], times[i], &busy);
+        printf("  %s %8.1f us, floor %7.1f", methods[i / 2].name, us, once);
+        print_ratio(over, "floor");
+        if (csv) fprintf(csv, "%s,%d,%d,%d,%d,%s,%.2f,%.2f,%.3f,%s\n", shape, batch, n, x.dim, x.group,
+                         methods[i / 2].name, us, once, (double)methods[i / 2].bytes / us * 1e-6,
+                         csv_ratio(over));
+    }
+    printf("\n");
+    print_verdict(busy);
+    fflush(stdout);
+    for (const cudaGraphExec_t g : calls) CUDA(cudaGraphExecDestroy(g));
+    for (void *w : workspaces) CUDA(cudaFree(w));
+    for (void *p : {(void *)kv, (void *)q, (void *)out, (void *)sink}) CUDA(cudaFree(p));
+}
+
 int main(int argc, char **argv) {
-    bool quick = false, only_routed = false, only_adaptive = false, prefill = false;
+    bool quick = false, only_routed = false, only_adaptive = false, prefill = false,
+         dense = false;
     FILE *csv = nullptr;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--quick")) quick = true;
         else if (!strcmp(argv[i], "--saap")) only_routed = true;
         else if (!strcmp(argv[i], "--prefill")) prefill = true;
+        else if (!strcmp(argv[i], "--dense")) dense = true;
         else if (!strcmp(argv[i], "--vattention")) only_adaptive = true;
         else if (!strcmp(argv[i], "--csv") && i + 1 < argc) {
             if (!(csv = fopen(argv[++i], "w"))) {
@@ -630,8 +742,8 @@ int main(int argc, char **argv) {
                 return 1;
             }
         } else {
-            fprintf(stderr, "usage: %s [--quick] [--saap | --vattention | --prefill] [--csv FILE]\n",
-                    argv[0]);
+            fprintf(stderr, "usage: %s [--quick] [--saap | --vattention | --prefill | --dense] "
+                            "[--csv FILE]\n", argv[0]);
             return 1;
         }
     }
@@ -648,6 +760,14 @@ int main(int argc, char **argv) {
     timer t;
     if (prefill) {
         bench_prefill(t, quick, csv);
+        if (csv) fclose(csv);
+        return 0;
+    }
+    if (dense) {
+        if (csv) fprintf(csv, "type,batch,context,head_dim,group,method,us,floor_us,tb_per_s,over_floor\n");
+        for (const int batch : {1, 8})
+            for (const dense_case &x : dense_cases)
+                bench_dense(t, batch, batch == 1 ? 131072 : 32768, x, quick ? 20 : 40, csv);
         if (csv) fclose(csv);
         return 0;
     }

@@ -597,6 +597,61 @@ static void wide_groups(void) {
                     problem p(s);
                     compare(p, options(SANTA_DENSE, 0), &none);
                 }
+    /* pairs of warps that share rows; a last slice that is missing, and one of two rings' turns */
+    for (santa_dtype type : {SANTA_BF16, SANTA_F16, SANTA_E4M3})
+        for (int64_t dim : {96, 128})
+            for (int64_t group : {9, 16, 20})
+                for (int64_t page : {0, 16, 12}) {
+                    if (test_quick && (group == 16) != (page == 16)) continue;
+                    ref_spec s = spec16(2 * group, 2, test_quick ? 700 : 2900, dim, type);
+                    if (type == SANTA_E4M3) s.q_type = SANTA_BF16;
+                    s.page_size = page;
+                    problem p(s);
+                    compare(p, options(SANTA_DENSE, 0), &none);
+                }
+}
+
+/* What comes to the rings of plain kernels by pieces of each size, or number by number; several steps to a
+   row; a query without room. */
+static void plain_rows(void) {
+    NEED_DEVICE();
+    static const struct { santa_dtype type; int64_t d, dv; } rows[] = {
+        {SANTA_F32, 33, 17},    {SANTA_F32, 40, 72},    {SANTA_F32, 192, 128}, {SANTA_F32, 256, 256},
+        {SANTA_F32, 320, 576},  {SANTA_F32, 900, 100}, {SANTA_Q8_0, 64, 96},  {SANTA_Q8_0, 192, 256},
+        {SANTA_Q8_0, 160, 64},  {SANTA_Q4_0, 64, 96},   {SANTA_Q4_0, 256, 32}, {SANTA_E5M2, 80, 208},
+        {SANTA_E4M3, 100, 100}, {SANTA_BF16, 520, 300},
+    };
+    totals t = {0, 0, 0};
+    for (const auto &x : rows)
+        for (int64_t group : {3, 9})
+            for (int how = 0; how < 3; how++) {
+                if (test_quick && (group == 9) != (how == 1)) continue;
+                ref_spec s = spec16(2 * group, 2, test_quick ? 300 : 1500, x.d, x.type);
+                s.q_type = s.out_type = SANTA_F32;
+                s.head_dim_v = x.dv;
+                s.page_size = how == 2 ? 16 : 0;
+                if (how) s.layout = REF_HND;
+                problem p(s);
+                for (santa_method m : {SANTA_DENSE, SANTA_PROP}) compare(p, options(m, 64), &t);
+            }
+    check_totals(t, "plain rows");
+    /* an infinity has no lower part, nor has the largest number: such keys have no weight */
+    ref_spec s = spec16(8, 2, 300, 128, SANTA_F32);
+    problem p(s), other(s);
+    for (int64_t h = 0; h < 8; h++) {
+        ref_set(&p.a.q, 0, 0, h, 5, 1.0);
+        ref_set(&other.a.q, 0, 0, h, 5, 1.0);
+    }
+    for (int64_t kv = 0; kv < 2; kv++) {
+        ref_set(&p.a.k, 0, 70, kv, 5, -(double)INFINITY);
+        ref_set(&other.a.k, 0, 70, kv, 5, -3.4028234663852886e38);
+    }
+    result x, y;
+    if (!run_on_gpu(p, options(SANTA_DENSE, 0), &x) || !run_on_gpu(other, options(SANTA_DENSE, 0), &y))
+        return;
+    int64_t wrong = 0;
+    for (int64_t h = 0; h < 8; h++) wrong += x.nans(0, 0, h) != 0 || !x.same_row(0, 0, h, y, 0);
+    CHECK_MSG(wrong == 0, "%lld rows know an infinity", (long long)wrong);
 }
 
 static void lengths(void) {
@@ -890,6 +945,14 @@ static void every_kernel(void) {
                                 if (!test_quick || !again) compare(p, options(m, 64), &t);
                             }
                         }
+    for (santa_dtype type : {SANTA_BF16, SANTA_E4M3})
+        for (int64_t page : {0, 16}) {
+            ref_spec s = spec16(9, 1, 300, 128, type);
+            if (type == SANTA_E4M3) s.q_type = SANTA_BF16;
+            s.page_size = page;
+            problem p(s);
+            compare(p, options(SANTA_DENSE, 0), &t);
+        }
     check_totals(t, "every_kernel");
     result r;
     for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3})
@@ -2881,6 +2944,7 @@ static const test_case against_cpu[] = {{"methods_and_stashes", methods_and_stas
                                         {"head_dims", head_dims},
                                         {"groups", groups},
                                         {"wide_groups", wide_groups},
+                                        {"plain_rows", plain_rows},
                                         {"lengths", lengths},
                                         {"paged", paged},
                                         {"layouts", layouts},

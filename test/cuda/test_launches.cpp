@@ -247,6 +247,39 @@ static uint64_t ring_bytes(const problem &x, int C) {
     return 8 * (24 / loads) * loads * 32 * 16;
 }
 
+/* The rings of 4 warps, behind `before` bytes, and q, so many times: what comes there by pieces, and what
+   is not f32 then. */
+static void check_plain(const problem &x, const standin_launch &l, const params &p, uint64_t before,
+                        uint64_t queries, const std::string &name) {
+    const auto staged = [](santa_tensor t) {        /* pieces of 1 << this bytes */
+        const int64_t block = t.dtype == SANTA_Q8_0 ? 34 : t.dtype == SANTA_Q4_0 ? 18 : 0, d = t.shape[3];
+        if (!block) {
+            if (t.dtype == SANTA_E5M2) t.dtype = SANTA_E4M3;
+            return aligned(t) && d * bytes_of(t.dtype) % 16 == 0 ? 4 : 0;
+        }
+        for (int piece : {8, 4}) {
+            bool good = (uintptr_t)t.data % piece == 0 && d / 32 * block % piece == 0;
+            for (int i = 0; i < 3; i++) good = good && byte_stride(t, i) % piece == 0;
+            /* a lane has one piece of up to 128 numbers */
+            if (good && (d < 128 ? d : 128) / 32 * block <= 32 * piece) return piece == 8 ? 3 : 2;
+        }
+        return 0;
+    };
+    const santa_tensor &k = x.a.k, &v = x.a.v;
+    CHECK_INT(p.staged_k, staged(k));
+    CHECK_INT(p.staged_v, staged(v));
+    CHECK_INT(p.decoded_k, !staged(k) || k.dtype != SANTA_F32);
+    CHECK_INT(p.decoded_v, !staged(v) || v.dtype != SANTA_F32);
+    CHECK_MSG(p.query_pitch == 0 || (p.query_pitch >= k.shape[3] && p.query_pitch % 32 == 0),
+              "%s: %d floats of a query", name.c_str(), p.query_pitch);
+    CHECK_MSG(p.query_pitch > 0 || k.shape[3] > 256, "%s: q has no room", name.c_str());
+    CHECK_MSG(p.plain_slots == 2 || p.plain_slots == 3, "%s: %d slots", name.c_str(), p.plain_slots);
+    const uint64_t bytes = before + (uint64_t)(4 * p.plain_slots * 16 * 512)
+                         + queries * 8 * (uint64_t)p.query_pitch * 4;
+    CHECK_MSG(l.dynamic == bytes, "%s: %llu bytes of shared memory", name.c_str(),
+              (unsigned long long)l.dynamic);
+}
+
 /* dense_below: the number, which is 0 where there is none; whether every row is below it; how many splits
    dense has of the rows that are, where some may be. */
 static int64_t dense_below(const problem &x) {
@@ -276,26 +309,27 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
                         const std::string &name) {
     const santa_attention &a = x.a;
     const int64_t group = p.group, dv = p.dv;
-    char type[40], paged[8];
+    char type[40], paged[8], pairs[8];
     int C = 0, GS = 8;
     const bool alike = !a.seq_lens && !a.context_lens && !a.kv_start && !a.window && a.q.shape[1] == 1;
     const int64_t splits = alike && !dense_below(x) ? over(p.capacity, split_size(p.capacity)) : p.splits;
-    if (sscanf(name.c_str(), "k_dense<%39[^,], %d, %7[a-z]>", type, &C, paged) == 3) {
+    if (sscanf(name.c_str(), "k_dense<%39[^,], %d, %7[a-z], %7[a-z]>", type, &C, paged, pairs) == 4) {
         check_stream(x, type, C, name);
+        const bool two = group > 8 && C == 4 && a.k.dtype != SANTA_E4M3;
+        if (two) GS = 16;
+        CHECK_MSG(!strcmp(pairs, two ? "true" : "false"), "%s: pairs", name.c_str());
         CHECK_MSG(!strcmp(paged, a.block_table ? "true" : "false"), "%s: pages", name.c_str());
         CHECK_MSG(a.v.dtype == a.k.dtype && aligned(a.v) && dv <= 32 * C
                       && dv % (a.k.dtype == SANTA_E4M3 ? 16 : 8) == 0,
                   "%s: V does not suit", name.c_str());
-        const uint64_t merge = (uint64_t)(8 * GS * (32 * C + 4) * 4);  /* [warp][head][columns + 4] */
+        const uint64_t merge = (uint64_t)(8 * 8 * (32 * C + 4) * 4);  /* [warp][head][columns + 4] */
         CHECK_MSG(l.dynamic >= ring_bytes(x, C) && l.dynamic >= merge, "%s: %llu bytes of shared memory",
                   name.c_str(), (unsigned long long)l.dynamic);
         CHECK_MSG(l.dynamic <= 99 * 1024, "%s: not on every card", name.c_str());
-        CHECK_INT(p.short_keys, C == 8 && a.k.dtype != SANTA_E4M3 ? 0 : 512);
+        CHECK_INT(p.short_keys, two || (C == 8 && a.k.dtype != SANTA_E4M3) ? 0 : 512);
         check_grid(l, splits, a.k.shape[2] * over(group, GS), a.q.shape[0], name);
-    } else if (sscanf(name.c_str(), "k_dense_plain<%39[^>]>", type) == 1) {
-        if (!strcmp(type, "on_cores")) check_cores(x, kernel_type(x.a.k.dtype), 8, name);
-        else CHECK_MSG(!strcmp(type, "any"), "%s: K is another type", name.c_str());
-        GS = 4;
+    } else if (name == "k_dense_plain") {
+        check_plain(x, l, p, 64 * GS * 4 * 4 + GS * 4 * 4, 1, name);
         CHECK_INT(p.short_keys, 0);
         check_grid(l, splits, a.k.shape[2] * over(group, GS) * over(dv, 256), a.q.shape[0], name);
     } else {
@@ -505,10 +539,14 @@ static void check_scores(const problem &x, const standin_launch &l, const params
         CHECK_MSG((int64_t)l.grid.x * p.steps + p.longer == over(work, 8) && p.longer < l.grid.x
                       && p.steps > 0,
                   "%s: steps", name.c_str());
-    } else if (sscanf(name.c_str(), "k_scores_plain<%39[^>]>", type) == 1) {
-        if (!strcmp(type, "on_cores")) check_cores(x, kernel_type(x.a.k.dtype), 8, name);
-        else CHECK_MSG(!strcmp(type, "any"), "%s: K is another type", name.c_str());
+    } else if (name == "k_scores_cores") {
+        check_cores(x, kernel_type(x.a.k.dtype), 8, name);
         check_grid(l, over(work, 8), 1, 1, name);
+    } else if (name == "k_scores_plain") {
+        check_plain(x, l, p, 0, 4, name);
+        CHECK_MSG(l.grid.x % 2 == 0 && (int64_t)l.grid.x / 2 * p.steps + p.longer == over(work, 8)
+                      && p.longer < l.grid.x / 2 && p.steps > 0,
+                  "%s: steps", name.c_str());
     } else {
         CHECK_MSG(0, "%s for scores", name.c_str());
     }
@@ -754,7 +792,7 @@ static void check_prefill(const problem &x, const char *workspace, uint64_t byte
                one = plain || pages || group >= 8 || eights;
     const int64_t pass = one ? 1 : q_len < 8 / group ? q_len : 8 / group;
     for (int64_t row = 0; sparse && o.row_mass && row < q_len; row++) {
-        if (row % pass == 0) want.push_back(plain ? "k_scores_plain" : "k_scores<");
+        if (row % pass == 0) want.push_back(plain ? "k_scores_cores" : "k_scores<");
         want.push_back("k_row_mass");
     }
     if (sparse && o.row_mass && o.audit) want.push_back("k_row_audit");
@@ -1816,7 +1854,7 @@ static void every_kernel(void) {
             for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3})
                 for (int64_t d : {64, 128, 256, 320})
                     for (int64_t dv : {64, 256})
-                        for (int64_t group : {4, 5})
+                        for (int64_t group : {4, 5, 9})
                             for (int64_t page : {0, 16})
                                 for (float soft_cap : {0.0f, 1.0f}) {
                                     const sizes s = {1, 1, group, 1, 300, d, dv, page, type, NHD};

@@ -302,6 +302,9 @@ inline uint4 load16(const char *p, CALLER) {
     return *(const uint4 *)p;
 }
 inline void prefetch(const char *) { }
+inline void barrier_among(int id, int threads, CALLER) {
+    emulated::barrier((unsigned)id, (unsigned)threads, false, 0, HERE("barrier_among"));
+}
 inline int cluster_rank() { return 0; }             /* clusters of one CTA */
 inline void cluster_sync(CALLER) { emulated::barrier(0, 0, false, 0, HERE("cluster_sync")); }
 template <typename T> T *of_rank(T *at, int) { return at; }
@@ -311,9 +314,9 @@ inline void launch_dependents() { }
 namespace emulated {
 /* Copies happen when they are waited for; until then NaN is there. */
 inline void begin_copy(std::vector<copy> &list, char *to, const char *from, int bytes, int zeros,
-                       place at) {
+                       place at, unsigned aligned = 16) {
     shared_address(to, at);
-    if ((uintptr_t)to % 16 || (uintptr_t)from % 16)
+    if ((uintptr_t)to % aligned || (uintptr_t)from % aligned)
         fail(at, "a copy from %p to %p: odd addresses", (const void *)from, (void *)to);
     for (int i = 0; i < bytes; i += 16) (void)*(const volatile char *)(from + i);
     memset(to, POISON, (size_t)(bytes + zeros));
@@ -349,6 +352,10 @@ inline void copy16_once(uint4 *to, const char *from, CALLER) { copy16(to, from, 
 inline void copy16_or_zero(uint4 *to, const char *from, bool have, CALLER) {
     emulated::begin_copy(emulated::state.now->copies, (char *)to, from, have ? 16 : 0, have ? 0 : 16,
                          HERE("cp.async"));
+}
+inline void copy_some_or_zero(void *to, const char *from, int bytes, bool have, CALLER) {
+    emulated::begin_copy(emulated::state.now->copies, (char *)to, from, have ? bytes : 0, have ? 0 : bytes,
+                         HERE("cp.async"), (unsigned)bytes);
 }
 inline void copy16_or_zero_at(unsigned to, const char *from, bool have, CALLER) {
     copy16_or_zero((uint4 *)emulated::shared_pointer(to), from, have, file, line);
