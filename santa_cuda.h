@@ -35,10 +35,11 @@
                        prop, flash, top-k and top-p; k of e5m2 and q4_0 with these, too, v with
                        dense, lists, top-k and top-p. q and out: f32, f16, bf16.
                        Fast: k of 16 or 8 bits with adjacent features, 16-byte aligned rows,
-                       head_dim a multiple of 8 (e4m3: 16) up to 256. f32 with such rows, head_dim
-                       a multiple of 4: prop takes about twice as long as reading k once.
-                       Everything else is computed by the same kernels with plain loads: right, and
-                       slow. Data must be aligned to the size of a number, as CUDA demands;
+                       head_dim a multiple of 8 (e4m3: 16) up to 256; f32 with such rows, head_dim
+                       a multiple of 4, from 128 on, groups of up to 8 heads. Everything else is
+                       right, and slow: of 16-bit k dense with a q of another type, soft cap or
+                       ALiBi takes three times as long as reading k and v once, q8_0 ten times.
+                       Data must be aligned to the size of a number, as CUDA demands;
                        santa_check says when it is not.
    LIMITS              Besides santa.h's, and tested by santa_check: 2^31 - 64 keys in a
                        sequence (max_pages * page_size with pages), batch and heads up to 65535,
