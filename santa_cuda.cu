@@ -366,6 +366,7 @@ struct params {
        is 0, and this has it. */
     i64 first_tokens, first_window;
     list_range *first_ranges;                       /* of k_first_ranges: [batch, kv_heads] */
+    int list_early;                                 /* the ranges of a list are known before it is */
 };
 
 
@@ -777,6 +778,7 @@ struct route_memory {
     bucket_span span[ROUTE_SPANS];
     double teeth[ROUTE_THREADS], scratch[2][32];
     u64 rows[32];
+    unsigned keys[32], read[32];                    /* of a warp, that are read: keys, buckets */
     int bins[4][256];
     float2 head[ROUTE_HEADS];
     int drawn;
@@ -1424,6 +1426,26 @@ __device__ __forceinline__ bool find_index(const params &p, int b, int kv, key_i
     x.key = x.next + p.buckets + 1;
     x.bucket = (unsigned short *)(x.key + p.capacity);
     return true;
+}
+
+/* Whether an index was begun for these sizes, but for its offsets. */
+__device__ __forceinline__ bool has_header(const params &p, const key_index &x) {
+    const int magic = x.header[I_MAGIC], buckets = x.header[I_BUCKETS], capacity = x.header[I_CAPACITY],
+              held = x.header[I_HELD], sorted = x.header[I_SORTED];
+    return (magic == INDEX_MAGIC) & (buckets == p.buckets) & (capacity == p.capacity) & (held >= 0)
+         & (held <= p.capacity) & (sorted == held / BLOCK * BLOCK);
+}
+
+/* The far keys: those of an index but for the ones at either end that are always read. Of an
+   invalid index none, and the others are not read either. */
+__device__ __forceinline__ list_range far_keys_of(const params &p, const key_index &x, int begin, int end) {
+    const int from = begin + min(p.sink_tokens, end - begin);
+    return { from, max(min(end - min(p.local_tokens, end), x.header[I_SORTED]) / BLOCK * BLOCK, from) };
+}
+__device__ __forceinline__ list_range far_keys(const params &p, int b, int kv, int begin, int end) {
+    key_index x;
+    if (!find_index(p, b, kv, x) || !has_header(p, x)) return { begin, end };
+    return far_keys_of(p, x, begin, end);
 }
 
 /* -------------------------------------------------------------------------------- >>scoring */
@@ -3779,27 +3801,51 @@ struct listed {
     int count, front, back, pieces, all;            /* entries; keys of ranges, of pieces */
     int begin, end, position, len;
     int piece_count, from, to;                      /* keys that a piece may have */
+    int head, places;                               /* see place_of */
 };
-__device__ __forceinline__ listed listed_keys(const params &p, int b, int item) {
+/* With p.list_early the ranges come first, and what follows begins with a part of its own: the
+   places of those `head` keys hang on nothing that the kernel before makes, so that their rows are
+   on their way before it ends. From a place to i above. */
+__device__ __forceinline__ int place_of(const listed &x, int at) {
+    if (!x.head) return at;
+    if (at < x.head) return at < x.front + x.back ? x.count + at : x.all;
+    at -= x.head;
+    return at < x.count ? at : at + x.front + x.back;
+}
+__device__ __forceinline__ void set_ranges(const list_range &range, listed &x) {
+    x.front = min(max(range.to - x.begin, 0), x.end - x.begin);
+    x.back = min(max(x.end - range.from, 0), x.end - x.begin - x.front);
+    x.from = range.to;
+    x.to = range.from;
+}
+/* What is known before the list is; then the rest. */
+__device__ __forceinline__ listed begin_list(const params &p, int b, int item) {
     listed x;
     const i64 at = p.list_batch * b + p.list_pitch * item;
     key_range(p, b, x.begin, x.end, x.position);
     x.len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
     x.keys = p.list + at;
     x.weights = p.list_weights ? p.list_weights + at : nullptr;
-    x.count = p.list_lens ? min(max(p.list_lens[p.lens_batch * b + item], 0), p.list_most) : p.list_most;
-    x.front = x.back = 0;
-    if (p.list_ranges) {
-        const list_range range = p.list_ranges[p.ranges_batch * b + item];
-        x.front = min(max(range.to - x.begin, 0), x.end - x.begin);
-        x.back = min(max(x.end - range.from, 0), x.end - x.begin - x.front);
-        x.from = range.to;
-        x.to = range.from;
+    x.count = x.front = x.back = x.pieces = x.piece_count = x.head = 0;
+    if (p.list_early) {
+        set_ranges(far_keys(p, b, item * p.list_heads / p.group, x.begin, x.end), x);
+        x.head = (x.front + x.back + p.list_keys - 1) / p.list_keys * p.list_keys;
     }
+    x.all = x.front + x.back;
+    return x;
+}
+__device__ __forceinline__ void see_list(const params &p, int b, int item, listed &x) {
+    x.count = p.list_lens ? min(max(p.list_lens[p.lens_batch * b + item], 0), p.list_most) : p.list_most;
+    if (p.list_ranges && !p.list_early) set_ranges(p.list_ranges[p.ranges_batch * b + item], x);
     const list_pieces pieces = p.pieces ? p.pieces[p.ranges_batch * b + item] : list_pieces{ 0, 0 };
     x.pieces = pieces.keys;
     x.piece_count = pieces.count;
     x.all = x.count + x.front + x.back + x.pieces;
+    x.places = x.head ? x.head + x.count + x.pieces : x.all;
+}
+__device__ __forceinline__ listed listed_keys(const params &p, int b, int item) {
+    listed x = begin_list(p, b, item);
+    see_list(p, b, item, x);
     return x;
 }
 
@@ -3825,7 +3871,7 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     const i64 pitch = p.dv + 2;
     const float *partial = p.partial + ((i64)b * p.heads + head) * p.splits * pitch;
     if (p.list_heads) {                             /* k_list's CTAs have seen the lists complete */
-        last = (listed_keys(p, b, head / p.list_heads).all + p.list_keys - 1) / p.list_keys;
+        last = (listed_keys(p, b, head / p.list_heads).places + p.list_keys - 1) / p.list_keys;
     }
     /* splits of a quarter at a time: a short list's are dealt evenly */
     const int each = p.list_heads ? (min(last, 128) + 3) / 4 : 32;
@@ -9813,21 +9859,9 @@ k_list(const __grid_constant__ params p) {
               heads = min(p.list_heads - slice * PASS_HEADS, (int)PASS_HEADS),
               kv = (int)p.by_group.quotient((unsigned)head);
     if (p.va.pass) launch_dependents();             /* as a rule there is nothing more */
-    wait_for_previous();
-    const piece_window window = load_pieces(p, b, item, kv);
-    listed x = listed_keys(p, b, item);
-    int part = (int)first_part, end = (x.all + KEYS - 1) / KEYS;      /* of the parts */
-    /* asked for before the number of entries is there */
-    raw_entry next = load_entry(p, x.keys, x.weights, part * KEYS + 16 * warp + (lane & 15));
-    va_row row = {};
-    if (p.va.rows) {
-        row = p.va.rows[(i64)b * p.kv_heads + item];
-        part += first_portion(p, row, p.va.pass);
-        end = first_portion(p, row, p.va.pass + 1);
-        if (p.va.pass) next = load_entry(p, x.keys, x.weights, part * KEYS + 16 * warp + (lane & 15));
-    }
-    launch_dependents();
-    if (part >= end) return;
+    int part = (int)first_part, end = 0;            /* of the parts */
+    int at = part * KEYS + 16 * warp + (lane & 15);
+    listed x = begin_list(p, b, item);
     query<K, CHUNKS, true> q;
     /* q in two parts, unless one holds it */
     const bool two = eight_bits<K> ? p.q_type == SANTA_F32 : p.q_type != p.k_type;
@@ -9840,6 +9874,9 @@ k_list(const __grid_constant__ params p) {
             for (int k = 0; k < 2; k++) { q.hi[i][k] = same.hi[i][k]; q.lo[i][k] = 0; }
         q.unscale = same.unscale;
     }
+    piece_window window = { nullptr, nullptr, { 0, 0 } };
+    raw_entry next = { -1, 0.0f };
+    va_row row = {};
     const int k_bytes = p.d * (int)sizeof(K), v_bytes = p.dv * (int)sizeof(K);
     const bool extra = p.soft_cap > 0.0f || p.slopes;
     const float scale = p.scale * q.unscale * (extra ? 1.0f : LOG2E);
@@ -9847,8 +9884,9 @@ k_list(const __grid_constant__ params p) {
     const unsigned k_to = (unsigned)__cvta_generic_to_shared(k_rows),
                    v_to = (unsigned)__cvta_generic_to_shared(s.v + (16 * warp + r) * LANES);
     const auto find = [&](int at) {
-        if (p.va.rows) x.all = x.count = portion_end(p, row, at / KEYS);
-        return find_listed(p, x, b, kv, at, find_in_pieces(x, window, at, next));
+        if (p.va.rows) x.places = x.all = x.count = portion_end(p, row, at / KEYS);
+        const int i = place_of(x, at);
+        return find_listed(p, x, b, kv, i, find_in_pieces(x, window, i, next));
     };
     /* a lane copies pieces of rows r and r + 8; zeros where there is none */
     const auto copy_k = [&](const listed_key &of) {
@@ -9864,66 +9902,88 @@ k_list(const __grid_constant__ params p) {
         }
         copy_commit();
     };
-    int at = part * KEYS + 16 * warp + (lane & 15);
-    listed_key own = find(at);
-    copy_k(own);
-    at += (int)gridDim.x * KEYS;
-    next = load_entry(p, x.keys, x.weights, at);
+    listed_key own = { -1, NO_ROW, NO_ROW, MASKED };
+    bool is_seen = false;                           /* the list */
+    /* the first time nothing but rows of K that are sent for */
 #pragma unroll 1
-    for (;;) {
-        const int steps = min((x.all - part * KEYS + 15) / 16, (int)WARPS);
+    for (bool begun = false;; begun = true) {
+        if (begun) {
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const i64 row = __shfl_sync(FULL, own.v, 8 * h + r);
-            const int bytes = row == NO_ROW ? 0 : v_bytes - 16 * c;
-            const char *from = p.v + (row == NO_ROW ? 0 : row + 16 * c);
+            for (int h = 0; h < 2; h++) {
+                const i64 row = __shfl_sync(FULL, own.v, 8 * h + r);
+                const int bytes = row == NO_ROW ? 0 : v_bytes - 16 * c;
+                const char *from = p.v + (row == NO_ROW ? 0 : row + 16 * c);
 #pragma unroll
-            for (int k = 0; k < PIECES; k++)
-                copy16_or_zero_at(v_to + 16 * (8 * h * LANES + ((4 * k + c) ^ r)),
-                               64 * k < bytes ? from + 64 * k : p.v, 64 * k < bytes);
-        }
-        copy_commit();
-
-        /* scores: x[2 h + e] of key r + 8 h, head 2 c + e */
-        float y[4] = { 0.0f, 0.0f, 0.0f, 0.0f }, z[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
-        copy_wait<1>();
-        with_type<K>(p, [&](auto type) {
-            typedef decltype(type) T;
-#pragma unroll
-            for (int k = 0; k < PIECES; k++) {
-                const uint4 a = k_rows[k * 32], d = k_rows[(PIECES + k) * 32];
-                piece_products<T, K, CHUNKS>(q.hi, a, d, k, k & 1 ? z : y);
-                if (two) piece_products<T, K, CHUNKS>(q.lo, a, d, k, k & 1 ? y : z);
+                for (int k = 0; k < PIECES; k++)
+                    copy16_or_zero_at(v_to + 16 * (8 * h * LANES + ((4 * k + c) ^ r)),
+                                   64 * k < bytes ? from + 64 * k : p.v, 64 * k < bytes);
             }
-        });
-        const float bias[2] = { __shfl_sync(FULL, own.bias, r), __shfl_sync(FULL, own.bias, 8 + r) };
-        float m[2];
-#pragma unroll
-        for (int i = 0; i < 4; i++) y[i] = (y[i] + z[i]) * scale;
-        if (extra) {
-            const int key[2] = { __shfl_sync(FULL, own.key, r), __shfl_sync(FULL, own.key, 8 + r) };
-#pragma unroll 1
-            for (int i = 0; i < 4; i++) {
-                float one = i & 2 ? i & 1 ? y[3] : y[2] : i & 1 ? y[1] : y[0];
-                const int h = 2 * c + (i & 1);
-                if (p.soft_cap > 0.0f) one = cap_score(one, p.soft_cap);
-                if (p.slopes && h < heads)
-                    one += p.slopes[head + h] * (float)((i & 2 ? key[1] : key[0]) - x.position);
-                one *= LOG2E;
-#pragma unroll
-                for (int k = 0; k < 4; k++) y[k] = k == i ? one : y[k];
-            }
+            copy_commit();
         }
-#pragma unroll
-        for (int i = 0; i < 4; i++) y[i] = bias[i >> 1] < MASK_LIMIT ? MASKED : y[i] + bias[i >> 1];
-        /* what this lane copied is used up */
+        if (!is_seen && (begun || part * KEYS >= x.head)) {
+            wait_for_previous();
+            /* asked for before the number of entries is there */
+            next = load_entry(p, x.keys, x.weights, at - x.head);
+            window = load_pieces(p, b, item, kv);
+            see_list(p, b, item, x);
+            end = (x.places + KEYS - 1) / KEYS;
+            if (p.va.rows) {
+                row = p.va.rows[(i64)b * p.kv_heads + item];
+                const int skipped = first_portion(p, row, p.va.pass);
+                part += skipped;
+                at += skipped * KEYS;
+                end = first_portion(p, row, p.va.pass + 1);
+                if (p.va.pass) next = load_entry(p, x.keys, x.weights, at);
+            }
+            launch_dependents();
+            is_seen = true;
+            if (!begun && part >= end) return;
+        }
+        const int steps = min((x.places - part * KEYS + 15) / 16, (int)WARPS);
         const bool is_last = part + (int)gridDim.x >= end;
-        if (!is_last) {
+        float y[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+        if (begun) {
+            /* scores: x[2 h + e] of key r + 8 h, head 2 c + e */
+            float z[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+            copy_wait<1>();
+            with_type<K>(p, [&](auto type) {
+                typedef decltype(type) T;
+#pragma unroll
+                for (int k = 0; k < PIECES; k++) {
+                    const uint4 a = k_rows[k * 32], d = k_rows[(PIECES + k) * 32];
+                    piece_products<T, K, CHUNKS>(q.hi, a, d, k, k & 1 ? z : y);
+                    if (two) piece_products<T, K, CHUNKS>(q.lo, a, d, k, k & 1 ? y : z);
+                }
+            });
+            const float bias[2] = { __shfl_sync(FULL, own.bias, r), __shfl_sync(FULL, own.bias, 8 + r) };
+#pragma unroll
+            for (int i = 0; i < 4; i++) y[i] = (y[i] + z[i]) * scale;
+            if (extra) {
+                const int key[2] = { __shfl_sync(FULL, own.key, r), __shfl_sync(FULL, own.key, 8 + r) };
+#pragma unroll 1
+                for (int i = 0; i < 4; i++) {
+                    float one = i & 2 ? i & 1 ? y[3] : y[2] : i & 1 ? y[1] : y[0];
+                    const int h = 2 * c + (i & 1);
+                    if (p.soft_cap > 0.0f) one = cap_score(one, p.soft_cap);
+                    if (p.slopes && h < heads)
+                        one += p.slopes[head + h] * (float)((i & 2 ? key[1] : key[0]) - x.position);
+                    one *= LOG2E;
+#pragma unroll
+                    for (int k = 0; k < 4; k++) y[k] = k == i ? one : y[k];
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++) y[i] = bias[i >> 1] < MASK_LIMIT ? MASKED : y[i] + bias[i >> 1];
+        }
+        /* what this lane copied is used up */
+        if (!begun || !is_last) {
             own = find(at);
             copy_k(own);
             at += (int)gridDim.x * KEYS;
-            next = load_entry(p, x.keys, x.weights, at);
+            if (is_seen) next = load_entry(p, x.keys, x.weights, at - x.head);
         } else copy_commit();
+        if (!begun) continue;
+        float m[2];
 #pragma unroll
         for (int e = 0; e < 2; e++) m[e] = fmaxf(fmaxf(y[e], y[2 + e]), MASKED);
 #pragma unroll
@@ -11416,14 +11476,6 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
 
 /* ------------------------------------------------------------------------ >>buckets-kernel */
 
-/* Whether an index was begun for these sizes, but for its offsets. */
-__device__ __forceinline__ bool has_header(const params &p, const key_index &x) {
-    const int magic = x.header[I_MAGIC], buckets = x.header[I_BUCKETS], capacity = x.header[I_CAPACITY],
-              held = x.header[I_HELD], sorted = x.header[I_SORTED];
-    return (magic == INDEX_MAGIC) & (buckets == p.buckets) & (capacity == p.capacity) & (held >= 0)
-         & (held <= p.capacity) & (sorted == held / BLOCK * BLOCK);
-}
-
 /* As santa__new_keys_of has it; is_held: the index will end with them. */
 struct new_keys { int from, to, skip; bool is_held; };
 __device__ __forceinline__ new_keys new_keys_of(const params &p, int b) {
@@ -12068,8 +12120,8 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     launch_dependents();
     key_range(p, b, begin, end, position);
     bool bad = !find_index(p, b, kv, x) || !has_header(p, x);
-    const int from = begin + min(p.sink_tokens, end - begin), sorted = bad ? 0 : x.header[I_SORTED],
-              to = max(min(end - min(p.local_tokens, end), sorted) / BLOCK * BLOCK, from);
+    const list_range range = bad ? list_range{ begin, begin } : far_keys_of(p, x, begin, end);
+    const int from = range.to, to = range.from, sorted = bad ? 0 : x.header[I_SORTED];
 #pragma unroll 1
     for (int i = tid; i < 4 * 256; i += ROUTE_THREADS) s.bins[i / 256][i % 256] = 0;
     if (tid == 0) s.drawn = 0;
@@ -12100,10 +12152,9 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         bad |= all != (u64)(i64)(min(to, sorted) - min(from, sorted));
     }
     bad = __syncthreads_or(bad);
-    const bool some = !bad && to > from;
-    wait_for_previous();
-
     const float *const logits = p.logits + ((i64)b * p.heads + kv * p.group) * buckets;
+    wait_for_previous();
+    const bool some = !bad && to > from;
 #pragma unroll 1
     for (int g0 = 0; some && g0 < p.group; g0 += ROUTE_HEADS) {
         const int heads = min(p.group - g0, (int)ROUTE_HEADS);
@@ -12260,25 +12311,46 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         __syncthreads();
     }
 
-    /* keys and pieces before the thread's own, together in one number; teeth */
-    u64 rows = 0, all_rows = 0;
+    /* keys and pieces before the thread's own; teeth */
+    unsigned keys_read = 0, read = 0;
     double teeth = 0.0, all_teeth = 0.0;
 #pragma unroll 1
     for (int i = own; routes && i < own_end; i++) {
         if (!span[i].count) continue;
-        if (span[i].sum == READ) rows += ((u64)span[i].count << 32) + 1;
-        else if (p.samples) teeth += (double)span[i].count * (double)span[i].sum;
+        if (span[i].sum == READ) {
+            keys_read += (unsigned)span[i].count;
+            read++;
+        } else if (p.samples) teeth += (double)span[i].count * (double)span[i].sum;
     }
     if (p.samples) s.teeth[tid] = scan_once<double, WARPS>(teeth, s.scratch[0], &all_teeth);
-    else __syncthreads();
-    const u64 mine = scan_once<u64, WARPS>(rows, s.rows, &all_rows) - rows;
-    const int whole = (int)(all_rows >> 32), pieces = (int)(unsigned)all_rows;
-    int at = (int)(mine >> 32), piece = (int)(unsigned)mine;
+    unsigned before_keys = 0, before_read = 0;
+    __syncwarp();
+    /* few threads have any: their keys' numbers are fetched by the warp */
+    for (unsigned left = __ballot_sync(FULL, read > 0); left; left &= left - 1) {
+        const int of = __ffs((int)left) - 1, first = (32 * warp + of) * each;
+        const unsigned its_keys = __shfl_sync(FULL, keys_read, of), its = __shfl_sync(FULL, read, of);
+        if (lane > of) {
+            before_keys += its_keys;
+            before_read += its;
+        }
+        for (int i = first; i < min(first + each, buckets); i++)
+            if (span[i].sum == READ)
+                for (int k = 32 * lane; k < span[i].count; k += 32 * 32)
+                    prefetch((const char *)(x.key + span[i].first + k));
+    }
+    if (lane == 31) {
+        s.keys[warp] = before_keys + keys_read;
+        s.read[warp] = before_read + read;
+    }
+    __syncthreads();
+    const unsigned keys_of = s.keys[lane], read_of = s.read[lane];
+    const int whole = (int)__reduce_add_sync(FULL, keys_of), pieces = (int)__reduce_add_sync(FULL, read_of);
+    int at = (int)(before_keys + __reduce_add_sync(FULL, lane < warp ? keys_of : 0u)),
+        piece = (int)(before_read + __reduce_add_sync(FULL, lane < warp ? read_of : 0u));
 #pragma unroll 1
     for (int i = own; routes && i < own_end; i++)
         if (span[i].count && span[i].sum == READ) {
             ((list_piece *)p.piece_table)[item * buckets + piece++] = { at, span[i].first };
-            for (int k = 0; k < span[i].count; k += 32) prefetch((const char *)(x.key + span[i].first + k));
             at += span[i].count;
         }
 
@@ -13069,10 +13141,18 @@ santa_status measure_lists(santa_dtype k_type, geometry *g) {
     return fits(g->list) && fits(g->list_plain) && fits(g->combine) ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
 }
 
-/* CTAs of long lists, which may be shorter than they can be, have several parts. */
+/* CTAs of long lists, which may be shorter than they can be, have several parts. Of those of buckets there
+   are half as many again as parts if buckets are alike: empty CTAs took as long as the others. */
 dim3 list_grid(const call &c, extent e) {
+    const params &p = c.p;
     const i64 most = ceil_div(LIST_CTAS * (i64)c.card.multiprocessors, e.y * e.z);
     if (e.x > most) e.x = most > LIST_LEAST ? most : (i64)LIST_LEAST;
+    if (!p.list_early) return grid_of(e);
+    const double keys = (double)c.g.keys, near = (double)p.sink_tokens + (double)p.local_tokens,
+                 far = keys * fmin((double)p.num_probes / (double)p.buckets, 1.0),
+                 read = fmin(near + far, keys) + (double)p.samples;
+    const i64 usual = (i64)(1.5 * read) / c.g.list_keys + 2;
+    if (e.x > usual) e.x = usual;
     return grid_of(e);
 }
 
@@ -13105,6 +13185,8 @@ cudaError_t launch_list(call &c, bool overlap) {
     p.by_group = divide_by((unsigned)p.group);
     p.splits = (int)c.g.splits;
     p.list_keys = (int)c.g.list_keys;
+    /* with more lists most CTAs start when they are there, and where the window begins is a trip more */
+    p.list_early = fast && p.pieces && c.g.batch * c.g.kv_heads * MOST_CLUSTER <= c.card.multiprocessors;
     const cudaError_t e = fast ? with_key_type(p.k_type, [&](auto key) {
         return launch_list_rows<typename decltype(key)::type>(c, overlap);
     }) : launch<k_list_plain>(c, list_grid(c, c.g.list_plain), DENSE_WARPS * 32, 0, overlap);
@@ -13902,7 +13984,7 @@ santa_status measure_routed(const santa_problem *problem, geometry *g) {
     g->samples = problem->o.num_samples == SANTA_NONE ? 0 : problem->o.num_samples;
     if (g->samples > g->keys) g->samples = g->keys;
     /* all keys, and a comb may have one tooth more */
-    g->list_most = g->keys + g->samples + 1;
+    g->list_most = g->keys + g->samples + 1 + LIST_KEYS;            /* and see place_of */
     g->list_heads = g->group;
     g->measures = problem->o.saap.measure_mass != 0;
     if (g->measures) {
@@ -13942,8 +14024,7 @@ cudaError_t launch_routed(call &c) {
     params &p = c.p;
     const santa_buckets *r = c.a->buckets;
     const santa_tensor *q = r->q.data ? &r->q : &c.a->q;
-    float *const units = (float *)(c.workspace + c.l.units),
-          *const logits = (float *)(c.workspace + c.l.logits);
+    float *const logits = (float *)(c.workspace + c.l.logits);
     row_product &x = p.product;
     const i64 items = c.g.batch * c.g.kv_heads;
     p.logits = logits;
@@ -13968,26 +14049,33 @@ cudaError_t launch_routed(call &c) {
         const cudaError_t scored = launch_pass(c);
         if (scored != cudaSuccess) return scored;
     }
+    row_product units = {};
     fill_vectors(q, p.group, 2, &x);
     x.x += p.q_index * q->stride[1] * size_of(q->dtype);
-    if (hidden) fill_rows(r, r->w1, r->b1, r->hidden, p.d, STEP_UNITS, &x);
-    else fill_rows(r, r->centroids, nullptr, r->num_buckets, p.d, STEP_LOGITS, &x);
-    if (!hidden) {
-        const float by_default = (float)(1.0 / sqrt((double)p.d)), given = c.a->sm_scale;
-        x.scale = (r->key_norm > 0.0f ? r->key_norm : 1.0f) * (given != 0.0f ? given : by_default);
-    }
-    x.out = hidden ? units : logits;
-    cudaError_t e = launch_rows(c, false);
-    if (hidden && e == cudaSuccess) {
+    x.out = logits;
+    if (hidden) {
+        units = x;
+        units.out = (float *)(c.workspace + c.l.units);
+        fill_rows(r, r->w1, r->b1, r->hidden, p.d, STEP_UNITS, &units);
         const i64 s[4] = { p.heads * r->hidden, p.group * r->hidden, r->hidden, 1 };
         fill_rows(r, r->w2, r->b2, r->num_buckets, r->hidden, STEP_LOGITS, &x);
-        x.x = (const char *)units;
+        x.x = (const char *)units.out;
         x.x_type = SANTA_F32;
         for (int i = 0; i < 4; i++) x.x_stride[i] = 4 * s[i];
         x.vector_x = r->hidden % 8 == 0;
-        x.out = logits;
-        e = launch_rows(c, true);
+    } else {
+        const float by_default = (float)(1.0 / sqrt((double)p.d)), given = c.a->sm_scale;
+        fill_rows(r, r->centroids, nullptr, r->num_buckets, p.d, STEP_LOGITS, &x);
+        x.scale = (r->key_norm > 0.0f ? r->key_norm : 1.0f) * (given != 0.0f ? given : by_default);
     }
+    cudaError_t e = cudaSuccess;
+    if (hidden) {
+        const row_product second = x;
+        x = units;
+        e = launch_rows(c, false);
+        x = second;
+    }
+    if (e == cudaSuccess) e = launch_rows(c, hidden);
     p.logit_tiles = (int)rows_tiles(x);
     if (e == cudaSuccess) e = launch<k_route>(c, grid_of(c.g.stats), ROUTE_THREADS, 0, true);
     if (e == cudaSuccess) e = launch_list(c, true);

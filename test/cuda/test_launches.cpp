@@ -347,9 +347,10 @@ static int64_t list_keys(const santa_attention &a) {
 
 /* Parts of a list, or as many as are enough CTAs. */
 static void check_list_grid(const standin_launch &l, int64_t parts, int64_t y, int64_t z,
-                            const std::string &name) {
-    const int64_t enough = over(32 * standin.card->multiprocessors, y * z);
-    check_grid(l, parts <= enough ? parts : enough > 32 ? enough : 32, y, z, name);
+                            const std::string &name, int64_t usual = INT64_MAX) {
+    const int64_t enough = over(32 * standin.card->multiprocessors, y * z),
+                  ctas = parts <= enough ? parts : enough > 32 ? enough : 32;
+    check_grid(l, ctas < usual ? ctas : usual, y, z, name);
 }
 
 static void check_listed(const problem &x, const standin_launch &l, const params &p,
@@ -434,7 +435,7 @@ static void check_routed(const problem &x, const standin_launch &l, const params
     const int64_t group = p.group, kv_heads = a.k.shape[2], batch = a.q.shape[0],
                   samples = x.o.num_samples == SANTA_NONE ? 0 : x.o.num_samples ? x.o.num_samples : 128,
                   draws = samples < p.capacity ? samples : p.capacity,
-                  splits = over(p.capacity + draws + 1, list_keys(a));
+                  splits = over(p.capacity + draws + 1 + 128, list_keys(a));
     check_index(x, p, name);
     CHECK_MSG(p.samples == draws && p.list_heads == group && p.list_most == draws + 1 && p.splits == splits
                   && p.list_pitch == draws + 1 && p.list_batch == kv_heads * (draws + 1)
@@ -462,8 +463,12 @@ static void check_routed(const problem &x, const standin_launch &l, const params
     } else if (which == 2) {
         const bool fast = name.compare(0, 7, "k_list<") == 0;
         CHECK_MSG(name == "k_list_plain" || fast, "%s for the list", name.c_str());
+        /* half as many again as there are parts of usual lists */
+        const double keys = (double)p.capacity, near = (double)p.sink_tokens + (double)p.local_tokens,
+                     far = keys * fmin((double)p.num_probes / (double)r.num_buckets, 1.0),
+                     read = fmin(near + far, keys) + (double)draws;
         check_list_grid(l, splits, kv_heads * over(group, fast ? 8 : 4) * (fast ? 1 : over(p.dv, 256)),
-                        batch, name);
+                        batch, name, p.list_early ? (int64_t)(1.5 * read) / list_keys(a) + 2 : INT64_MAX);
     } else if (which == 3) {
         CHECK(name == "k_combine");
         check_grid(l, p.heads, batch, over(p.dv, 128), name);
