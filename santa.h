@@ -418,7 +418,7 @@
 
    >>ranks
 
-   One context over several processes, hosts or GPUs (options.ranks; a GPU has all of this but vattention).
+   One context over several processes, hosts or GPUs (options.ranks).
    Each rank holds a range of the keys, in the order of the ranks, with its own seq_lens, first_key and
    context_lens; q and the options are the same on all, and so is the result, to the bit. Ranges may be
    uneven or empty; a decode step's token goes to the rank that holds the context's end. The bytes that
@@ -442,8 +442,8 @@
                             each rank tells its num_samples best scores, 16 + 4 * num_samples bytes a head
                             in the exchange before the draw. Else four exchanges of 3 kB a head: how many
                             keys, and how much mass, have which 8 bits of the score next. Then the sums.
-                            On a GPU 4 * num_samples, or 24 bytes and those four; the results of the keys
-                            taken are merged as dense, with 4 more bytes: lse of all keys.
+                            On a GPU 4 * num_samples, or those four, of top-p behind one of 24 bytes; the
+                            results of the keys taken are merged as dense, with 4 more bytes: lse of all.
    vattention               the sets, sample and budgets of one process, wherever sinks, local tokens and
                             heavy ones lie; heavy by the oracle or by heavy_index, the same array on all
                             ranks, which counts keys from the context's start. For each query row and up to
@@ -451,6 +451,13 @@
                             head, how many are left to the sample; a bit for each random word tried; 56 a
                             head (and with the full guarantee two rows of V), the base sample's sums; bits
                             again for the rest. An exchange of results, as for dense, with 4 more bytes.
+                            On a GPU, for each query row: 8 bytes; with the oracle 4 * heavy_tokens a head,
+                            or, of more than 2048 or by default, those four of top-k; 8 bytes a KV head; two
+                            of 4 kB a KV head, how many keys have their first word where; 32 a head (the
+                            full guarantee: 8 * head_dim_v more); two of 4 kB again. The oracle may take
+                            its scores from a copy, of which the next entry tells where ranges begin; a
+                            NaN in it gives NaN. Rows of which more than 4 million random words are tried
+                            may have another last key or two.
    a copy of K, to draw     each rank has one of its own keys. Exchanges, for each query row and up to 8 KV
    by sys, prop, pps        heads at a time: 40 bytes a head, from which all see alike which heads are to be
                             rescued; if some are, the 4 * rescue_keys of each of these (its likeliest keys
@@ -468,7 +475,7 @@
                             the rank that it ends in.
                             On a GPU top-k may take its scores from one, too: 4 * num_samples bytes a head,
                             however many, then the results, as with exact scores.
-   Refused: saap, sample-attention, lists of keys, a copy of K for vattention and on CPUs for top-k, a
+   Refused: saap, sample-attention, lists of keys, a copy of K on CPUs for vattention and top-k, a
    predictor of heavy tokens, dense_below; std_error but of dense, iid, strat, sys and prop with exact
    scores, where the results take 16 bytes and one (iid), two or num_combs times 8 * head_dim_v + 16 more
    (on a GPU 8 * head_dim_v). stats are each rank's own, but rescued_rows, redone_rows and variances the
@@ -657,8 +664,8 @@ extern "C" {
     X(ERR_RANKS,                                                                                           \
       "ranks.count or ranks.rank is out of range, all_gather is NULL, or flash has no context_lens")       \
     X(ERR_RANKS_METHOD,                                                                                    \
-      "over ranks: no saap, sample-attention, dense_below, list, predictor or step; "                      \
-      "a copy of K for sys, prop, pps, on GPUs top-k; std_error of dense, iid, strat, sys, prop only")     \
+      "over ranks: no saap, sample-attention, dense_below, list, predictor or step; a copy of K for "  \
+      "sys, prop, pps, on GPUs top-k, vattention; std_error of dense, iid, strat, sys, prop only")     \
     X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0, or did not bring what this rank said")  \
     X(ERR_BACKEND_SPARSE,                                                                                  \
       "sample-attention on this device wants 16-byte rows, q of f16 or bf16, k and v of that or e4m3")     \
@@ -3507,7 +3514,7 @@ static santa_status santa__check_ranks(const santa_attention *a, const santa_opt
             || o->scores == SANTA_SCORES_PROXY))
         return SANTA_ERR_RANKS_METHOD;
     if (o->scores == SANTA_SCORES_PROXY && !(traits & SANTA_DRAWS)
-        && (o->method != SANTA_TOP_K || a->q.device == SANTA_CPU))
+        && (!(o->method == SANTA_TOP_K || (traits & SANTA_ADAPTS)) || a->q.device == SANTA_CPU))
         return SANTA_ERR_RANKS_METHOD;
     return a->key_list || ((traits & SANTA_DRAWS) && o->dense_below) ? SANTA_ERR_RANKS_METHOD : SANTA_OK;
 }

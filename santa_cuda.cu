@@ -111,6 +111,9 @@ struct va_params {
     float *sums;                                    /* [batch, heads, portions, dv + 4] */
 };
 
+/* Numbers of keys by the words that name them, of a KV head and rank: 4096 bytes, whatever is counted. */
+enum { WORD_BINS = 1024 };
+
 /* relative to 2^top; NaN: the head is bad */
 struct rest_mass { double sum; float top; };
 
@@ -122,6 +125,18 @@ struct step_params {
     i64 stride, capacity;
     float *out;                                     /* [batch, heads, dv]; of a merge [rows, dv] */
     const float *other_out, *other_lse;
+};
+
+/* vAttention over ranks, see k_va_ranks. */
+struct joint_params {
+    va_row *rows;                                   /* [batch, kv_heads]: of all ranks */
+    unsigned *first;                                /* [batch, kv_heads, 32 * va.words] */
+    unsigned *bins;                                 /* [2, batch, kv_heads, WORD_BINS] */
+    const unsigned *all_bins;                       /* [2, ranks, batch, kv_heads, WORD_BINS] */
+    float *told;                                    /* [batch, heads, 2, width] */
+    const float *all_told;                          /* [ranks, batch, heads, 2, width] */
+    float *parts;                                   /* [batch, heads, 2, dv + 4]: of all ranks */
+    int width;                                      /* 4, or with the full guarantee dv + 4 */
 };
 
 /* Rows times vectors, both as they lie in memory, see k_rows. Strides in bytes: of a sequence, KV
@@ -323,7 +338,11 @@ struct params {
     int num_slots, buckets;
     int num_probes;
     double uniform_share;
-    row_product product;                            /* of the k_rows or k_nearest that is launched */
+    union {                                         /* no launch looks at two of them */
+        row_product product;                        /* of k_rows or k_nearest */
+        step_params step;
+        joint_params joint;
+    };
     i64 new_count, new_from;                        /* santa_buckets_assign's keys; -1: the last ones */
     int new_tiles;                                  /* CTAs of k_rows, if k_index compares their nearest */
     const float *logits;                            /* [batch, heads, buckets] */
@@ -361,7 +380,6 @@ struct params {
     unsigned *raw_sets, *own, *sets;
     int *picked;                                    /* [batch, heads, columns and slashes]; -1: a NaN */
     int *runs_dense;                                /* [batch, kv_heads] */
-    step_params step;
     /* First tokens beside a window, see gap_of; 0: none. Behind the scores, where there are any, window
        is 0, and this has it. */
     i64 first_tokens, first_window;
@@ -546,6 +564,8 @@ enum { NO_BLOCK = 0x7f000000 };                     /* first key of a block that
 enum { PREFILL_ROWS = 32, TILE_HEADS = 16 };
 enum { RANK_BEST = 2048 };                          /* scores that a rank tells of a head, at most */
 enum { DRAW, TELL, MEND, FINISH, LIST, PLACE };     /* steps over ranks; DRAW is also without them */
+/* Those of k_va_ranks. */
+enum va_step { COUNT, MASK, MARK, WORDS, STEPS, UNITS, PICK, SUMS, JOIN, RESULT };
 struct rank_memory { double scratch[GATHER_WARPS]; float tops[GATHER_WARPS]; };
 struct bins_memory : bins_of_rank {
     double scratch[GATHER_WARPS];
@@ -620,6 +640,10 @@ struct choose_memory : set_memory {
     unsigned bin, above, inside, few_count, first, is_last, kept_count;
 };
 static_assert(sizeof(choose_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
+struct word_memory : set_memory {
+    unsigned bins[WORD_BINS], left;
+    int bin;
+};
 enum { FILL_PARTS = 16 };                           /* CTAs of a KV head's list, at most */
 enum { CHOOSE_WORDS = 12288 };                      /* of a set's bits beside it, at most */
 static_assert(sizeof(choose_memory) + 8 * CHOOSE_ROOM + 1024 <= LEAST_SHARED, "not on every card");
@@ -867,6 +891,7 @@ void k_va_budget(const params p) {
                    (size_t)p.va.shared_words * sizeof(unsigned));
 }
 void k_va_combine(const params) { standin_kernel(512, sizeof(combine_memory), 0); }
+void k_va_ranks(const params) { standin_kernel(CHOOSE, sizeof(word_memory), 0); }
 
 void k_rows(const params p) { standin_kernel(256, 0, (size_t)rows_bytes(p.product.splits)); }
 void k_nearest(const params) { standin_kernel(256, sizeof(nearest_memory), 0); }
@@ -5613,13 +5638,15 @@ __global__ void __launch_bounds__(128) k_join_ranks(const __grid_constant__ para
     const i64 row = blockIdx.x, apart = p.part_floats, last = p.rows_in_all * p.dv;
     const int head = (int)(row % p.heads), q = (int)(row / p.heads % p.q_len);
     const i64 b = row / p.heads / p.q_len;
-    const bool exact = p.method == SANTA_DENSE || p.rank_lse || (p.rank_again && p.rank_again[row]);
+    const bool adapts = p.method == SANTA_VATTENTION,
+               exact = p.method == SANTA_DENSE || p.rank_lse || (p.rank_again && p.rank_again[row]);
     const float *lse = p.parts + last + row;
     float m = MASKED, joined = *lse;
     double sum = 0.0, share = 1.0;
     bool bad = false;
-    /* methods that select: lse of all keys, beside that of those taken */
-    const float *const whole = p.rank_lse ? p.parts + p.rows_in_all * (p.dv + 1) + row : nullptr;
+    /* methods that select: lse of all keys, beside that of those taken; vAttention: the largest score */
+    const float *const beside = p.parts + p.rows_in_all * (p.dv + 1) + row,
+                *const whole = p.rank_lse && !adapts ? beside : nullptr;
 #pragma unroll 1
     for (int r = 0; r < p.ranks; r++) {
         bad |= lse[r * apart] != lse[r * apart];
@@ -5650,6 +5677,18 @@ __global__ void __launch_bounds__(128) k_join_ranks(const __grid_constant__ para
         for (int i = 0; i < 2; i++) weight[i] += (double)sure[r * apart + p.dv + i];
     if (p.sure) times = weight[0] < 0.25 ? 1.0 : 1.0 + (1.0 - weight[1]) / weight[0];
     if (threadIdx.x == 0 && p.lse) p.lse[row] = joined;
+    if (threadIdx.x == 0 && adapts && p.va.audit && p.va.audit[row].num_keys) {
+        santa_audit &x = p.va.audit[row];           /* relative to the base sample's largest score */
+        float top = MASKED;
+#pragma unroll 1
+        for (int r = 0; r < p.ranks; r++) top = fmaxf(top, beside[r * apart]);
+        const double natural = (double)top * 0.69314718055994530942, f = exp(x.max_score - natural);
+        x.sigma *= f;
+        x.norm *= f;
+        x.trace *= f * f;
+        x.denominator = x.num_base ? x.denominator * f : exp(fmin((double)joined - natural, 600.0));
+        x.max_score = natural;
+    }
     char *out = p.out + b * p.out_stride[0] + q * p.out_stride[1] + head * p.out_stride[2];
     float first = 0.0f;
 #pragma unroll 1
@@ -9633,6 +9672,8 @@ __global__ void __launch_bounds__(PORTION) k_rank_best(const __grid_constant__ p
     p.list_rest[row].sum += dropped;
 }
 
+__device__ int heavy_of_ranks(const params &p, int b);
+
 /* How many keys of this rank methods that select take: the bits of the last score taken, 8 at a time,
    from the scores of all ranks by these, with an exchange behind each step but the last.
    Grid: (query head, batch, CTAs), 256 threads. Reads all scores, but in the last step. */
@@ -9641,8 +9682,12 @@ __global__ void __launch_bounds__(PORTION) k_rank_bins(const __grid_constant__ p
     const int b = blockIdx.y, head = blockIdx.x, tid = threadIdx.x, step = p.rank_step;
     const i64 row = (i64)b * p.heads + head, apart = (i64)p.batch * p.heads;
     const bool by_mass = p.method == SANTA_TOP_P;
-    const rank_share all = share_of(p, row);
-    choice_of_ranks c = { 0, 0, by_mass ? p.wanted * all.total : p.wanted, 0 };
+    rank_share all = {};
+    choice_of_ranks c = { 0, 0, p.wanted, 0 };
+    if (by_mass) {
+        all = share_of(p, row);
+        c.want *= all.total;
+    } else if (p.method == SANTA_VATTENTION) c.want = (double)heavy_of_ranks(p, b);
     if (step > 0) {
         c = p.choices[(step - 1) * apart + row];
         if (tid == 0) { s.chosen = s.lowest = -1; s.own = 0; }
@@ -11238,6 +11283,10 @@ __global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ pa
         __syncthreads();
         row.budget = (int)min(s.needed, (unsigned)row.residual);
     }
+    if (p.ranks) {                                  /* see k_va_ranks */
+        if (tid == 0 && head == kv * p.group) p.va.rows[item].budget = row.budget;
+        return;
+    }
     if (!row.base || row.budget == row.base) {
         write_result(p, shared, row, b, head);
         return;
@@ -11262,6 +11311,456 @@ __global__ void __launch_bounds__(512) k_va_combine(const __grid_constant__ para
     wait_for_previous();
     const va_row row = p.va.rows[(i64)b * p.kv_heads + head / p.group];
     if (row.base && row.budget != row.base) write_result(p, shared, row, b, head);
+}
+
+/* vAttention over ranks: the sets, the sample and the budget of one GPU. Positions count the
+   keys between sinks and local tokens of all ranks, whose parts of a row lie one behind the
+   other. Which words of the random stream draw a key depends on which keys are heavy in other
+   ranks. So each rank notes the first word that names each of its free keys. The sample are the
+   keys whose first words are lowest in all ranks, below a threshold that two exchanges find.
+   Steps of one kernel:
+     COUNT    how many keys are here: an exchange
+     MASK     scores of other keys than those between; then one exchange or four choose heavy ones
+     MARK     these, and how many keys are left: an exchange
+     WORDS    the first words
+     STEPS    how many keys have them in each of 1024 steps: an exchange
+     UNITS    the same in each part of the step with the threshold: an exchange
+     PICK     the list of the keys
+     SUMS     of what is listed: an exchange
+     JOIN     these of all ranks, then k_va_budget; WORDS to PICK for the rest of the sample
+     RESULT   of the keys here
+   What all ranks decide they take from numbers that are the same on all of them. */
+
+/* A row's keys here, as `middle`. Of all ranks how many there are, and how many lie between
+   sinks and local tokens; how many of these come before lo. Too many for an int: none here. */
+struct rank_row : middle { i64 all; int all_mid, before, heavy; };
+
+__device__ __noinline__ rank_row row_of_ranks(const params &p, int b) {
+    rank_row r;
+    i64 offset = 0, all = 0;
+    key_range(p, b, r.begin, r.end, r.position);
+#pragma unroll 1
+    for (int i = 0; i < p.ranks; i++) {
+        if (i == p.rank) offset = all;
+        all += max(p.tile_counts[(i64)i * p.batch + b], (i64)0);
+    }
+    r.all = all;
+    if (all > INT32_MAX) { r.end = r.begin; all = offset = 0; }
+    const i64 n = r.end - r.begin, sinks = min((i64)p.va.sink_tokens, all),
+              local = min((i64)p.va.local_tokens, all - sinks),
+              from = min(max(sinks - offset, (i64)0), n), to = min(max(all - local - offset, (i64)0), n);
+    r.lo = r.begin + (int)from;
+    r.mid = (int)(to - from);
+    r.all_mid = (int)(all - local - sinks);
+    r.before = (int)(offset + from - sinks);
+    r.heavy = min(fortieth(p.va.heavy_tokens, (int)all), r.all_mid);
+    return r;
+}
+
+__device__ int heavy_of_ranks(const params &p, int b) { return row_of_ranks(p, b).heavy; }
+
+/* These are called from several places. */
+__device__ __noinline__ int portions_before(const params &p, const va_row &x, int pass) {
+    return pass < 0 ? whole_portions(p, x.fixed) : first_portion(p, x, pass);
+}
+__device__ __noinline__ unsigned keys_before(set_memory &s, unsigned x, unsigned *total) {
+    return cta_prefix(s, x, total);
+}
+/* How many keys of the middle a copy has. */
+__device__ __noinline__ int copied_keys(const params &p, const middle &r, int b, int *from) {
+    const proxy_range c = copied_range(p, b);
+    *from = min(max(c.from, r.lo), r.lo + r.mid);
+    return max(min(c.to, r.lo + r.mid) - *from, 0);
+}
+
+/* Scores that heavy tokens are chosen from, others masked, and the largest of each block. Keys
+   that a copy does not have are scored exactly. A warp has a block. */
+__device__ __forceinline__ void mask_scores(const params &p, const rank_row &r, int b, int head) {
+    const int lane = threadIdx.x & 31, block = (int)blockIdx.x * (CHOOSE / 32) + this_warp(),
+              end = r.lo + r.mid;
+    if (block < r.begin / BLOCK || (i64)block * BLOCK >= r.end) return;
+    const i64 row = (i64)b * p.heads + head;
+    float *const scores = (float *)p.stash + stash_entry(p, b, head, 0);
+    int from = r.lo, to = end;
+    if (p.va.by_copy) to = copied_keys(p, r, b, &from) + from;
+    float top = MASKED;
+#pragma unroll 1
+    for (int first = block * BLOCK; first < block * BLOCK + BLOCK; first += 32) {
+        const int j = first + lane;
+        const bool in = j >= r.lo && j < end;
+        float x = in ? scores[j] : MASKED;
+#pragma unroll 1
+        for (unsigned own = __ballot_sync(FULL, in && (j < from || j >= to)); own; own &= own - 1) {
+            const int i = __ffs((int)own) - 1;
+            const float y = exact_score(p, b, head, first + i, r.position);
+            if (lane == i) x = y;
+        }
+        if (!(x < INFINITY)) {
+            atomicOr(&((va_counts *)p.arrived)[row].bad, 1u);
+            x = MASKED;
+        }
+        scores[j] = x;
+        top = fmaxf(top, x);
+    }
+#pragma unroll
+    for (int o = 16; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(FULL, top, o));
+    if (lane == 0) p.block_sums[row * p.blocks + block] = make_float2(top, top < MASK_LIMIT ? 0.0f : 1.0f);
+}
+
+/* The heavy keys here to the KV head's set, and how many keys are left. */
+__device__ __forceinline__ void mark_heavy(const params &p, word_memory &s, const rank_row &r, int b,
+                                           int kv) {
+    const int tid = threadIdx.x, words = (r.mid + 31) / 32;
+    const i64 item = (i64)b * p.kv_heads + kv;
+    unsigned *const bits = p.va.bits + item * p.va.words;
+#pragma unroll 1
+    for (int i = tid; i < words; i += CHOOSE) bits[i] = 0;
+    __syncthreads();
+#pragma unroll 1
+    for (int g = 0; g < p.group && (p.va.by_scores || p.va.index); g++) {
+        const int head = kv * p.group + g;
+        const i64 row = (i64)b * p.heads + head,
+                  place = ((i64)b * p.q_len + p.q_index) * p.heads + head;
+        const int *const keys = p.va.by_scores ? p.keys + row * p.max_draws
+                                               : p.va.index + place * p.va.index_stride;
+        const int count = p.va.by_scores ? p.draws[row] : p.va.heavy_tokens,
+                  before = p.va.by_scores || !p.context_lens ? 0 : p.first_key;
+#pragma unroll 1
+        for (int i = tid; i < count; i += CHOOSE) {
+            const i64 key = (i64)keys[i] - before;
+            if (key >= r.lo && key < r.lo + r.mid) mark(r, bits, (int)key);
+        }
+    }
+    __syncthreads();
+    unsigned sum = 0, total;
+#pragma unroll 1
+    for (int i = tid; i < words; i += CHOOSE) sum += (unsigned)__popc(__ldcg(bits + i));
+    keys_before(s, sum, &total);
+    if (tid == 0) p.tile_count[p.batch + item] = r.mid - (int)total;
+}
+
+/* What pass p.va.pass draws for a KV head: `count` of the `left` free keys of all ranks, or,
+   with `rest`, all of them but `draws`; 0: nothing is to be drawn. From `at` on more words are
+   tried than ever needed. Each draws at least one of left - draws + 1 keys of all_mid; that so
+   many are too few has a chance of e^-32 or less. They lie in up to 2^22 units of 1 << unit
+   words, and these in steps of 1 << step units, 2^12 at most. */
+struct word_plan { int count, left, draws, unit, step; bool rest; u64 at; unsigned words; };
+
+__device__ __forceinline__ word_plan plan_of(const params &p, const rank_row &r, i64 item) {
+    word_plan x = {};
+    if (p.va.pass) {
+        const va_row all = p.joint.rows[item];
+        x.left = all.residual - all.base;
+        x.count = all.base ? all.budget - all.base : 0;
+        x.at = all.at;
+    } else {
+        const i64 items = (i64)p.batch * p.kv_heads, *const told
+            = p.tile_counts + (i64)p.ranks * p.batch + item;
+        i64 left = 0;
+#pragma unroll 1
+        for (int i = 0; i < p.ranks; i++) left += max(told[i * items], (i64)0);
+        x.left = (int)min(left, (i64)r.all_mid);
+        x.count = min(base_of(p, x.left), x.left);
+    }
+    x.rest = x.count > x.left - x.count;
+    x.draws = x.rest ? x.left - x.count : x.count;
+    if (!x.draws) return x;
+    const unsigned size = (unsigned)r.all_mid, uneven = (0u - size) % size;
+    const double draws = (double)x.draws,
+                 hits = ((double)(x.left - x.draws) + 1.0) * (4294967296.0 - (double)uneven),
+                 words = (double)size * 4294967296.0 / hits * (draws + 8.0 * sqrt(draws) + 40.0);
+    x.words = (unsigned)fmin(words, 536870911.0) + 1;                 /* a unit has 128 at most */
+    x.unit = max(10 - __clz((int)x.words - 1), 0);
+    x.step = max(22 - __clz((int)((x.words - 1) >> x.unit)), 0);
+    return x;
+}
+
+/* The first word that names each free key here; p.joint.first is ~0 before. */
+__device__ __forceinline__ void try_words(const params &p, const rank_row &r, const word_plan &x, int b,
+                                          int kv) {
+    const i64 item = (i64)b * p.kv_heads + kv;
+    const unsigned *const bits = p.va.bits + item * p.va.words;
+    unsigned *const first = p.joint.first + item * 32 * p.va.words;
+    const unsigned size = (unsigned)r.all_mid, uneven = (0u - size) % size;
+    const u64 key = row_key<1>(p, b);
+#pragma unroll 1
+    for (unsigned i = (unsigned)(blockIdx.x * CHOOSE + threadIdx.x); i < x.words; i += CHOOSE * gridDim.x) {
+        const u64 at = x.at + i;
+        const uint4 y = sample_words(p, key, kv, at);
+        const u64 wide = (u64)(at & 2 ? at & 1 ? y.w : y.z : at & 1 ? y.y : y.x) * size;
+        const i64 place = (i64)(wide >> 32) - r.before;
+        if ((unsigned)wide < uneven || place < 0 || place >= r.mid) continue;
+        if (!(bits[place >> 5] >> (place & 31) & 1u)) atomicMin(first + place, i);
+    }
+}
+
+/* The bin of all ranks where `want` keys are reached; of it s.left are wanted. Below 0:
+   nowhere. level 0: steps of 32 bits, 1: units of 8. By a CTA. */
+__device__ __noinline__ int choose_bin(const params &p, word_memory &s, int level, i64 item,
+                                       unsigned want) {
+    const i64 items = (i64)p.batch * p.kv_heads;
+    const unsigned *const all = p.joint.all_bins + (level * p.ranks * items + item) * WORD_BINS;
+    const int tid = threadIdx.x, each = level ? 8 : 2;
+    const auto keys = [&](int bin) {
+        unsigned sum = 0;
+#pragma unroll 1
+        for (int r = 0; r < p.ranks; r++) {
+            const unsigned *const x = all + r * items * WORD_BINS;
+            sum += level ? x[bin / 4] >> 8 * (bin & 3) & 255u : x[bin];
+        }
+        return sum;
+    };
+    unsigned sum = 0, total;
+#pragma unroll 1
+    for (int k = 0; k < each; k++) sum += keys(each * tid + k);
+    unsigned before = keys_before(s, sum, &total);
+    if (tid == 0) s.bin = -1;
+    __syncthreads();
+    if (before < want && want <= before + sum) {
+        int bin = each * tid;
+#pragma unroll 1
+        for (unsigned own; before + (own = keys(bin)) < want; bin++) before += own;
+        s.bin = bin;
+        s.left = want - before;
+    }
+    __syncthreads();
+    return s.bin;
+}
+
+/* How many keys here have their first word in each step, or, in UNITS, in each unit of the one
+   with the threshold. These are at most as many as a unit has words. */
+__device__ __forceinline__ void count_words(const params &p, word_memory &s, const rank_row &r,
+                                            const word_plan &x, i64 item) {
+    const int tid = threadIdx.x, level = p.rank_step == UNITS,
+              chosen = level ? choose_bin(p, s, 0, item, (unsigned)x.draws) : 0;
+#pragma unroll 1
+    for (int i = tid; i < WORD_BINS; i += CHOOSE) s.bins[i] = 0;
+    __syncthreads();
+    const unsigned *const first = p.joint.first + item * 32 * p.va.words;
+#pragma unroll 1
+    for (int i = (int)blockIdx.x * CHOOSE + tid; i < r.mid; i += CHOOSE * (int)gridDim.x) {
+        const unsigned word = first[i], unit = word >> x.unit, in = unit & ((1u << x.step) - 1u);
+        if (word >= x.words) continue;
+        if (!level) atomicAdd(&s.bins[unit >> x.step], 1u);
+        else if ((int)(unit >> x.step) == chosen) atomicAdd(&s.bins[in / 4], 1u << 8 * (in & 3));
+    }
+    __syncthreads();
+    unsigned *const out = p.joint.bins + (level * (i64)p.batch * p.kv_heads + item) * WORD_BINS;
+#pragma unroll 1
+    for (int i = tid; i < WORD_BINS; i += CHOOSE)
+        if (s.bins[i]) atomicAdd(out + i, s.bins[i]);
+}
+
+/* The keys here that are drawn to the list, in pass 0 behind those that are read exactly.
+   Should the words not have been enough, all free keys are taken. p.va.rows are of this rank; a
+   base sample without keys here is one of -1, see first_portion. */
+__device__ __forceinline__ void pick_keys(const params &p, word_memory &s, const rank_row &r, word_plan x,
+                                          int b, int kv) {
+    const int tid = threadIdx.x;
+    const i64 items = (i64)p.batch * p.kv_heads, item = (i64)b * p.kv_heads + kv;
+    unsigned edge = 0, ties = 0;                    /* units below it are drawn, and so many keys of it */
+    if (x.draws) {
+        const int step = choose_bin(p, s, 0, item, (unsigned)x.draws),
+                  unit = step < 0 ? -1 : choose_bin(p, s, 1, item, s.left);
+        if (unit < 0) { x.count = x.left; x.draws = 0; x.rest = true; }
+        else {
+            const unsigned *const said
+                = p.joint.all_bins + ((p.ranks * items + item) * WORD_BINS + unit / 4);
+            unsigned before = 0;
+#pragma unroll 1
+            for (int i = 0; i < p.rank; i++) before += said[i * items * WORD_BINS] >> 8 * (unit & 3) & 255u;
+            edge = ((unsigned)step << x.step) + (unsigned)unit;
+            ties = s.left - min(before, s.left);
+        }
+    }
+    unsigned *const bits = p.va.bits + item * p.va.words;
+    const unsigned *const first = p.joint.first + item * 32 * p.va.words;
+    const int n = r.end - r.begin, sinks = r.lo - r.begin, local = n - sinks - r.mid,
+              words = (r.mid + 31) / 32;
+    int *const list = p.va.list + item * p.va.list_pitch;
+    va_row row = {};
+    if (p.va.pass) row = p.va.rows[item];
+    else {
+        row.fixed = n - (int)p.tile_counts[(i64)p.ranks * p.batch + p.rank * items + item];
+        row.base = row.budget = -1;
+        int from;
+        if (p.va.by_scores && r.heavy)
+            row.looked = r.mid - (p.va.by_copy ? copied_keys(p, r, b, &from) : 0);
+#pragma unroll 1
+        for (int i = tid; i < sinks + local; i += CHOOSE)
+            list[i < sinks ? i : row.fixed - local + i - sinks]
+                = i < sinks ? r.begin + i : r.end - local + i - sinks;
+    }
+    int *const to = list + (i64)portions_before(p, row, p.va.pass ? 1 : -1) * p.list_keys;
+    unsigned fixed = (unsigned)sinks, listed = 0;
+#pragma unroll 1
+    for (int base = 0; base < words; base += CHOOSE) {
+        const int w = base + tid;
+        unsigned in = 0, drawn = 0, tied = 0, valid = 0, total;
+        if (w < words) {
+            valid = r.mid - 32 * w >= 32 ? ~0u : (1u << (r.mid - 32 * w)) - 1u;
+            in = bits[w] & valid;
+        }
+#pragma unroll 1
+        for (unsigned left = x.draws ? valid : 0; left; left &= left - 1) {
+            const int i = __ffs((int)left) - 1;
+            const unsigned word = first[32 * w + i], unit = word >> x.unit;
+            if (word >= x.words) continue;
+            if (unit < edge) drawn |= 1u << i;
+            else if (unit == edge) tied |= 1u << i;
+        }
+        unsigned before = keys_before(s, (unsigned)__popc(tied), &total);
+        for (; tied && before < ties; tied &= tied - 1, before++) drawn |= tied & (0u - tied);
+        ties -= min(ties, total);
+        if (x.rest) drawn = ~(in | drawn) & valid;
+        before = keys_before(s, (unsigned)__popc(in) | (unsigned)__popc(drawn) << 16, &total);
+        unsigned i = fixed + (before & 0xffffu), k = listed + (before >> 16);
+#pragma unroll 1
+        for (unsigned y = drawn | (p.va.pass ? 0u : in); y; y &= y - 1) {
+            const int key = r.lo + 32 * w + __ffs((int)y) - 1;
+            if (y & (0u - y) & drawn) to[k++] = key; else list[i++] = key;
+        }
+        if (w < words) bits[w] = in | drawn;
+        fixed += total & 0xffffu;
+        listed += total >> 16;
+    }
+    __syncthreads();                                /* all have read their plans */
+    if (tid) return;
+    va_row &all = p.joint.rows[item];
+    if (p.va.pass) {
+        row.budget += (int)listed;
+        if (all.base) all.budget = all.base + x.count;
+    } else {
+        if (listed) row.base = row.budget = (int)listed;
+        all.fixed = 1;                              /* that there are some is all k_va_budget asks */
+        all.residual = x.left;
+        all.base = x.count < x.left ? x.count : 0;
+        all.budget = all.base ? all.base : x.left;
+        all.at = x.at + (x.draws ? min((edge + 1) << x.unit, x.words) : 0u);
+    }
+    p.va.rows[item] = row;
+}
+
+/* Sums over parts of a head's list, of keys read exactly and of the sample. SUMS: what the
+   budget needs of both. JOIN: the same of all ranks. RESULT: this rank's part, without sinks,
+   and the audit, which k_join_ranks completes. A thread has a column of V or a number. */
+__device__ __forceinline__ void add_sums(const params &p, const rank_row &r, int b, int head) {
+    const int kv = head / p.group;
+    const i64 item = (i64)b * p.kv_heads + kv, row = (i64)b * p.heads + head, rows = (i64)p.batch * p.heads;
+    const va_row list = p.va.rows[item], all = p.joint.rows[item];
+    const bool told = p.rank_step == SUMS, joins = p.rank_step == JOIN, ends = p.rank_step == RESULT;
+    const int pitch = p.dv + 4, fixed = portions_before(p, list, -1),
+              columns = ends || p.va.full ? p.dv : 0,
+              count = joins ? 2 * p.ranks : portions_before(p, list, ends ? 2 : 1);
+    const float *const own = p.va.sums + row * p.va.portions * pitch;
+    float *const to = told ? p.joint.told + row * 2 * p.joint.width : p.joint.parts + row * 2 * pitch;
+    /* of part i: V, then its largest score, sum of weights, of their squares, of these times |V|^2 */
+    const auto part = [&](int i) {
+        return joins ? p.joint.all_told + ((i / 2 * rows + row) * 2 + (i & 1)) * p.joint.width + columns
+                     : own + i * pitch + p.dv;
+    };
+    float m = MASKED;
+#pragma unroll 1
+    for (int i = 0; i < count; i++) m = fmaxf(m, part(i)[0]);
+    const i64 place = ((i64)b * p.q_len + p.q_index) * p.heads + head;
+    const double w = all.base ? (double)all.residual / (double)all.budget : 1.0;
+#pragma unroll 1
+    for (int c = threadIdx.x - 4; c < columns; c += CHOOSE) {         /* below 0: a number */
+        const int at = c < 0 ? c + 4 : c - columns;
+        double sum[2] = { 0.0, 0.0 }, mass[2] = { 0.0, 0.0 };
+#pragma unroll 1
+        for (int i = 0; i < count; i++) {
+            const float *const x = part(i), top = x[0];
+            const float lift = top < MASK_LIMIT ? x[1] == x[1] ? 0.0f : x[1] : pow2(top - m);
+            const double add = (double)(at > 1 ? lift * lift : lift) * (double)x[at],
+                         weights = (double)lift * (double)x[1];
+            const bool sampled = joins ? i & 1 : i >= fixed;
+            sum[0] += sampled ? 0.0 : add;
+            sum[1] += sampled ? add : 0.0;
+            mass[0] += sampled ? 0.0 : weights;
+            mass[1] += sampled ? weights : 0.0;
+        }
+        if (at == 0) sum[0] = sum[1] = (double)m;
+        if (at == 1 && ((p.va.by_scores && ((va_counts *)p.arrived)[row].bad) || r.all > INT32_MAX))
+            sum[0] = mass[0] = (double)__int_as_float(0x7fc00000);
+        if (!ends) {
+            to[c < 0 ? at + columns + (told ? 0 : p.dv - columns) : c] = (float)sum[0];
+            to[(told ? p.joint.width : pitch) + (c < 0 ? at + (told ? columns : p.dv) : c)] = (float)sum[1];
+            continue;
+        }
+        const double total = mass[0] + w * mass[1];
+        if (c >= 0)
+            store_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1]
+                                      + head * p.out_stride[2] + c * p.out_stride[3],
+                      total > 0.0 ? (float)((sum[0] + w * sum[1]) * ((double)p.v_scale / total)) : 0.0f);
+        if (at == 0 && c < 0) p.rank_lse[place] = m;
+        if (at == 1) p.lse[place] = head_lse(p, head, m, total);
+    }
+    if (threadIdx.x || !ends) return;
+    if (p.va.audit) {
+        santa_audit x = {};
+        if (r.all) {
+            x.num_keys = r.all;
+            x.num_residual = all.residual;
+            x.num_fixed = r.all - all.residual;
+            x.num_base = all.base;
+            x.budget = x.needed = all.budget;
+            x.exact = all.budget == all.residual;
+            x.density = (double)(x.num_fixed + x.budget) / (double)r.all;
+        }
+        if (all.base) {
+            const va_head y = p.va.heads[row];
+            x.needed = y.needed;
+            x.sigma = y.sigma;
+            x.denominator = y.denominator;
+            x.norm = y.norm;
+            x.trace = y.trace;
+            x.max_score = (double)y.top * 0.69314718055994530942;
+        }
+        p.va.audit[place] = x;
+    }
+    if (!p.stats || head != kv * p.group) return;
+    const auto add = [](int64_t *field, i64 i) { atomicAdd((u64 *)field, (u64)i); };
+    const i64 drawn = list.budget + (list.base < 0), read = list.fixed + drawn, keys = r.end - r.begin,
+              k_rows = min(keys, read + list.looked);
+    add(&p.stats->rows, p.group);
+    add(&p.stats->keys, keys);
+    add(&p.stats->k_rows_read, k_rows);
+    add(&p.stats->k_features_read, k_rows * p.d);
+    add(&p.stats->k_features_head, k_rows * p.d * p.group);
+    add(&p.stats->v_rows_read, read);
+    add(&p.stats->v_rows_head, read * p.group);
+    add(&p.stats->draws, drawn * p.group);
+    if (r.all && all.budget == all.residual) add(&p.stats->exact_rows, p.group);
+    if (p.va.by_copy && r.heavy) add(&p.stats->proxy_rows_read, r.mid - list.looked);
+}
+
+/* The steps above. They are one kernel, so that what several of them call is there once.
+   Grid: (x, head, batch), 512 threads. Of MASK, SUMS, JOIN and RESULT a query head, else a KV
+   head. x: 16 blocks each in MASK; any number in WORDS, STEPS and UNITS, which share the work;
+   else 1. Reads 4 bytes a key in each of MASK (of each query head), STEPS, UNITS and PICK;
+   RESULT all sums. Latency-bound. */
+__global__ void __launch_bounds__(CHOOSE) k_va_ranks(const __grid_constant__ params p) {
+    SHARED(s, word_memory);
+    const int b = blockIdx.z, head = blockIdx.y, step = p.rank_step;
+    const i64 item = (i64)b * p.kv_heads + head;
+    if (step == COUNT) {
+        middle m;
+        key_range(p, b, m.begin, m.end, m.position);
+        if (threadIdx.x == 0) p.tile_count[b] = m.end - m.begin;
+        return;
+    }
+    const rank_row r = row_of_ranks(p, b);
+    if (step == MASK) mask_scores(p, r, b, head);
+    else if (step == MARK) mark_heavy(p, s, r, b, head);
+    else if (step >= SUMS) add_sums(p, r, b, head);
+    else {
+        const word_plan x = plan_of(p, r, item);
+        if (step == PICK) pick_keys(p, s, r, x, b, head);
+        else if (!x.draws) return;
+        else if (step == WORDS) try_words(p, r, x, b, head);
+        else count_words(p, s, r, x, item);
+    }
 }
 
 /* ------------------------------------------------------------------ >>weighed-error-kernel */
@@ -12718,6 +13217,7 @@ struct geometry {
     i64 rank_keys;                                  /* whose masses each tells of a head that is rescued */
     i64 part_floats, errors_at, error_doubles;      /* see params */
     bool has_sure, has_lse, by_bins;                /* parts of it; whether k_rank_bins counts scores */
+    i64 va_width, heavy_keys;                       /* see params; of a head, at most those of a rank */
     i64 list_most, list_heads, list_keys;           /* of a list; query heads that share one; of a part */
     extent list, list_plain;
     i64 buckets, hidden;                            /* of a router */
@@ -12739,6 +13239,7 @@ struct layout {
     size_t rank_bins, all_bins, choices, wants;
     size_t part, parts, tile_list, tile_count, tile_counts, tiles_met;
     size_t candidates, taken, list, va_rows, va_heads;
+    size_t va_all, va_first, va_bins, va_all_bins, va_told, va_all_told, va_parts;
     size_t units, logits, logit_parts, spans, piece, pieces, list_weights, list_lens, list_ranges;
     size_t routed, covered, kept_lse, rest, ranges, total;
     size_t row_sums, shares, masses, set_masses, raw_sets, own, sets, picked, runs_dense;
@@ -13877,9 +14378,11 @@ cudaError_t launch_choice(call &c) {
     p.all_bins = (bins_of_rank *)(c.workspace + c.l.all_bins);
     p.choices = (choice_of_ranks *)(c.workspace + c.l.choices);
     p.wants = (int *)(c.workspace + c.l.wants);
-    p.mass_doubles = 3;
-    if ((e = launch<k_rank_mass>(c, heads, PORTION, 0, true)) != cudaSuccess) return e;
-    if (!c.gather(p.rank_mass, rows * 3 * sizeof(double), (void *)p.rank_masses)) return e;
+    if (p.method == SANTA_TOP_P) {
+        p.mass_doubles = 3;
+        if ((e = launch<k_rank_mass>(c, heads, PORTION, 0, true)) != cudaSuccess) return e;
+        if (!c.gather(p.rank_mass, rows * 3 * sizeof(double), (void *)p.rank_masses)) return e;
+    }
     e = cudaMemsetAsync(p.rank_bins, 0, 4 * rows * sizeof(bins_of_rank), c.stream);
     const i64 room = 2 * (i64)c.card.multiprocessors / (i64)rows, most = ceil_div(c.g.blocks, 32);
     for (p.rank_step = 0; e == cudaSuccess && p.rank_step <= 4; p.rank_step++) {
@@ -14132,9 +14635,13 @@ void arrange_va(const geometry &g, santa_stash, layout *l) {
     const size_t rows = (size_t)(g.batch * g.heads), items = (size_t)(g.batch * g.kv_heads);
     const size_t scored = g.by_scores ? rows : 0, blocks = saturating(scored, (size_t)g.blocks);
     const size_t bits = saturating(items, (size_t)g.words);
+    const size_t heavy = g.ranks ? scored : 0;
     l->block_sums = add_part(l, blocks, sizeof(float2));
     l->stash = add_part(l, blocks, BLOCK * sizeof(float));
     l->spreads = add_part(l, g.by_copy ? blocks : 0, sizeof(float));
+    l->keys = add_part(l, saturating(heavy, (size_t)g.heavy_keys), sizeof(int));
+    l->draws = add_part(l, heavy, sizeof(int));
+    l->rest = add_part(l, heavy, sizeof(rest_mass));
     /* va_counts, heads_done and bits, which scores sets to 0 */
     l->arrived = add_part(l, bits > SIZE_MAX / 8 ? SIZE_MAX : 4 * rows + whole_fours(items) + bits,
                           sizeof(int));
@@ -14185,6 +14692,85 @@ cudaError_t launch_va_sums(call &c) {
                                     least_room + (size_t)p.stage_bytes);
 }
 
+/* Over ranks, behind the scores. */
+cudaError_t launch_va_ranks(call &c) {
+    params &p = c.p;
+    const geometry &g = c.g;
+    va_params &v = p.va;
+    const i64 items = g.batch * g.kv_heads;
+    const size_t size = (size_t)items * WORD_BINS * sizeof(unsigned);
+    const params whole = p;
+    cudaError_t e = cudaSuccess;
+    const auto run = [&](va_step step, i64 x, i64 heads) {
+        p.rank_step = step;
+        if (e == cudaSuccess) e = launch<k_va_ranks>(c, grid_of({ x, heads, g.batch }), CHOOSE, 0, false);
+    };
+    const auto met = [&](const void *mine, size_t bytes, const void *all) {
+        return e == cudaSuccess && c.gather(mine, bytes, (void *)all);
+    };
+    p.tile_count = (i64 *)(c.workspace + c.l.tile_count);
+    p.tile_counts = (i64 *)(c.workspace + c.l.tile_counts);
+    p.joint.rows = (va_row *)(c.workspace + c.l.va_all);
+    p.joint.first = (unsigned *)(c.workspace + c.l.va_first);
+    p.joint.bins = (unsigned *)(c.workspace + c.l.va_bins);
+    p.joint.all_bins = (unsigned *)(c.workspace + c.l.va_all_bins);
+    p.joint.told = (float *)(c.workspace + c.l.va_told);
+    p.joint.all_told = (float *)(c.workspace + c.l.va_all_told);
+    p.joint.parts = (float *)(c.workspace + c.l.va_parts);
+    p.joint.width = (int)g.va_width;
+    p.keys = (int *)(c.workspace + c.l.keys);
+    p.draws = (int *)(c.workspace + c.l.draws);
+    p.list_rest = (rest_mass *)(c.workspace + c.l.rest);
+    p.max_draws = g.heavy_keys;
+    run(COUNT, 1, 1);
+    if (!met(p.tile_count, (size_t)g.batch * sizeof(i64), p.tile_counts)) return e;
+    if (g.by_scores) {
+        run(MASK, ceil_div(g.blocks, CHOOSE / 32), g.heads);
+        p.proxy = nullptr;                          /* it has done its part */
+        p.stash_type = SANTA_STASH_F32;
+        p.samples = (int)g.heavy_keys;
+        if (e != cudaSuccess || (e = launch_choice(c)) != cudaSuccess || c.has_failed) return e;
+    }
+    run(MARK, 1, g.kv_heads);
+    if (!met(p.tile_count + g.batch, (size_t)items * sizeof(i64), p.tile_counts + g.ranks * g.batch))
+        return e;
+    const i64 room = 2 * (i64)c.card.multiprocessors / items, most = ceil_div(g.keys, 8 * CHOOSE),
+              ctas = room < 1 ? 1 : room < most ? room : most;
+    for (v.pass = 0;; v.pass++) {
+        e = cudaMemsetAsync(p.joint.first, 0xff, (size_t)(items * g.words) * 32 * sizeof(unsigned),
+                            c.stream);
+        if (e == cudaSuccess) e = cudaMemsetAsync(p.joint.bins, 0, 2 * size, c.stream);
+        run(WORDS, ctas, g.kv_heads);
+        run(STEPS, ctas, g.kv_heads);
+        if (!met(p.joint.bins, size, p.joint.all_bins)) return e;
+        run(UNITS, ctas, g.kv_heads);
+        if (!met(p.joint.bins + items * WORD_BINS, size, p.joint.all_bins + g.ranks * items * WORD_BINS))
+            return e;
+        run(PICK, 1, g.kv_heads);
+        if (e == cudaSuccess) e = launch_va_sums(c);
+        if (v.pass) break;
+        run(SUMS, 1, g.heads);
+        if (!met(p.joint.told, (size_t)(g.batch * g.heads * 2 * g.va_width) * sizeof(float),
+                 p.joint.all_told))
+            return e;
+        run(JOIN, 1, g.heads);
+        const params own = p;                       /* k_va_budget sees two parts of a head, of all ranks */
+        p.list_keys = 1 << 30;
+        p.sinks = c.a->sinks;
+        v.by_scores = 0;
+        v.portions = 2;
+        v.sums = p.joint.parts;
+        v.rows = p.joint.rows;
+        if (e == cudaSuccess)
+            e = launch_with<k_va_budget>(c, { g.heads, g.batch, 1 }, CHOOSE,
+                                         (size_t)g.shared_words * sizeof(unsigned), false);
+        p = own;
+    }
+    run(RESULT, 1, g.heads);
+    p = whole;
+    return e;
+}
+
 cudaError_t launch_va(call &c) {
     params &p = c.p;
     const geometry &g = c.g;
@@ -14217,6 +14803,7 @@ cudaError_t launch_va(call &c) {
     const size_t shared = (size_t)g.shared_words * sizeof(unsigned);
     const extent choose = { g.by_scores ? ceil_div(g.keys, CHOOSE_KEYS) : 1,
                             g.by_scores ? g.heads : g.kv_heads, g.batch };
+    if (p.ranks) return launch_va_ranks(c);
     e = launch_with<k_va_choose>(c, choose, CHOOSE, g.by_scores ? 8 * CHOOSE_ROOM : 0, g.by_scores);
     if (e != cudaSuccess) return e;
     /* a row's list is shared by CTAs that each have a set of its own */
@@ -14280,15 +14867,17 @@ const pipeline *pipeline_of(const santa_problem &problem) {
 bool meets_ranks(const santa_attention &a, const santa_options &o) {
     const unsigned copied = bit(SANTA_SYS) | bit(SANTA_PROP) | bit(SANTA_PPS),
                    exact = copied | bit(SANTA_DENSE) | bit(SANTA_IID) | bit(SANTA_STRAT) | bit(SANTA_TOP_K)
-                         | bit(SANTA_TOP_P);
-    return ((o.scores == SANTA_SCORES_PROXY ? copied | bit(SANTA_TOP_K) : exact) & bit(o.method)) != 0
+                         | bit(SANTA_TOP_P),
+                   either = copied | bit(SANTA_TOP_K) | bit(SANTA_VATTENTION);
+    return ((o.scores == SANTA_SCORES_PROXY ? either : exact | either) & bit(o.method)) != 0
         || (o.method == SANTA_FLASH && o.tile_size >= BLOCK && a.first_key % BLOCK == 0);
 }
 
 /* What a rank tells of its results. */
 santa_status measure_ranks(const santa_problem *problem, geometry *g) {
     const santa_method method = problem->o.method;
-    const bool selects = method == SANTA_TOP_K || method == SANTA_TOP_P;
+    const bool adapts = method == SANTA_VATTENTION,
+               selects = method == SANTA_TOP_K || method == SANTA_TOP_P || adapts;
     const bool draws = method != SANTA_DENSE && method != SANTA_PPS && !selects;
     const i64 sets = !draws ? 0 : problem->o.num_combs > 1 ? problem->o.num_combs
                    : method == SANTA_IID ? 1 : 2;
@@ -14300,9 +14889,15 @@ santa_status measure_ranks(const santa_problem *problem, geometry *g) {
                                                                                 : proxy->rescue_keys;
     g->has_sure = method == SANTA_PPS && !g->copy.bits;
     g->has_lse = selects;
-    g->by_bins = method == SANTA_TOP_P
-              || (selects && !g->copy.bits && problem->o.num_samples > RANK_BEST);
-    if (selects && !g->by_bins) g->rank_keys = problem->o.num_samples;
+    i64 best = problem->o.num_samples;              /* SANTA_AUTO: depends on how many keys there are */
+    if (adapts) best = !g->by_scores ? 0 : problem->o.vattention.heavy_tokens;
+    g->by_bins = method == SANTA_TOP_P || best < 0
+              || (selects && (adapts || !g->copy.bits) && best > RANK_BEST);
+    if (selects && !g->by_bins) g->rank_keys = best;
+    if (adapts) {
+        g->va_width = 4 + (problem->o.vattention.guarantee == SANTA_GUARANTEE_FULL ? g->dv : 0);
+        g->heavy_keys = g->by_bins || best > g->keys ? g->keys : best;
+    }
     if (g->rank_keys > INT32_MAX) return SANTA_ERR_BACKEND_SIZE;
     const i64 floats = g->dv + 1 + (g->has_sure ? g->dv + 2 : 0) + g->has_lse;
     g->errors_at = g->part_floats = (g->results * floats + 1) / 2 * 2;
@@ -14359,7 +14954,8 @@ layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {
                  keys = saturating(rows, (size_t)g.rank_keys);
     const size_t tiles = g.tiles ? rows : 0, doubles = tiles ? 8 : g.by_bins ? 3 : 2,
                  bins = g.by_bins ? rows : 0,
-                 counts = g.tiles ? rows : (size_t)(g.batch * g.teams);
+                 items = g.va_width ? (size_t)(g.batch * g.kv_heads) : 0,
+                 counts = g.tiles ? rows : items ? (size_t)g.batch + items : (size_t)(g.batch * g.teams);
     l.rank_mass = add_part(&l, rows, (copies ? 5 : doubles) * sizeof(double));
     l.rank_masses = add_part(&l, saturating(rows, ranks), doubles * sizeof(double));
     l.tile_list = add_part(&l, saturating(tiles, (size_t)g.tiles), sizeof(int));
@@ -14376,6 +14972,14 @@ layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {
     l.rank_drawn = add_part(&l, copies, sizeof(float4));
     l.rank_drawns = add_part(&l, saturating(copies, ranks), sizeof(float4));
     l.rank_again = add_part(&l, copies ? (size_t)g.results : 0, 1);
+    l.va_all = add_part(&l, items, sizeof(va_row));
+    l.va_first = add_part(&l, saturating(items, 32 * (size_t)g.words), sizeof(unsigned));
+    l.va_bins = add_part(&l, 2 * items, WORD_BINS * sizeof(unsigned));
+    l.va_all_bins = add_part(&l, saturating(2 * items, ranks), WORD_BINS * sizeof(unsigned));
+    l.va_told = add_part(&l, saturating(rows, 2 * (size_t)g.va_width), sizeof(float));
+    l.va_all_told = add_part(&l, saturating(saturating(rows, ranks), 2 * (size_t)g.va_width),
+                             sizeof(float));
+    l.va_parts = add_part(&l, items ? 2 * rows : 0, ((size_t)g.dv + 4) * sizeof(float));
     l.part = add_part(&l, floats, sizeof(float));
     l.parts = add_part(&l, saturating(floats, ranks), sizeof(float));
     return l;

@@ -98,7 +98,10 @@
                        it; rows at random places of many GB come slower than the bus could.
    RANKS               options.ranks on a GPU: all_gather gets device memory and only puts the
                        exchange on the stream (ncclAllGather), so that a call can be captured. For
-                       the CPU's methods but vattention, and flash by whole 64 keys.
+                       the CPU's methods, flash by whole 64 keys. All sizes are known to the host:
+                       a row of vattention has 8 exchanges with heavy tokens of the caller, 9 with
+                       up to 2048 of them by scores, 12 with more, one of which is at the end of the
+                       call; a KV head tells 4 * 4 kB of which keys are drawn when.
                        examples/sharded_nccl.cu has a thread or a process for each GPU.
    TOP-K, TOP-P        Of the chosen keys K is read again, for each head. Top-k from a copy of K
                        takes the CPU's keys with a stash of 32 bits; with fewer it is faster, and

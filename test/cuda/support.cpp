@@ -99,6 +99,13 @@ const feature scores[] = {
      }},
 };
 
+void over_ranks(request *c) {
+    static const int32_t context[] = { N };
+    c->a.context_lens = context;
+    c->o.ranks.count = 2;
+    c->o.ranks.all_gather = [](void *, const void *, size_t, void *, void *) { return 1; };
+}
+
 const feature extras[] = {
     { "lse",         SANTA_F16, [](request *c) { c->a.lse = lse; } },
     { "std_error",   SANTA_F16, [](request *c) { c->a.std_error = error; } },
@@ -116,6 +123,13 @@ const feature extras[] = {
     { "tile_size = 64", SANTA_F16, [](request *c) { c->o.tile_size = 64; } },
     { "key_list",    SANTA_F16, [](request *c) { c->a.key_list = table; c->a.max_list = 2; } },
     { "item range",  SANTA_F16, [](request *c) { c->o.item_end = 1; } },
+    { "ranks",       SANTA_F16, over_ranks },
+    { "ranks, copy of K", SANTA_F16,
+      [](request *c) {
+          over_ranks(c);
+          with_scores(c, SANTA_SCORES_PROXY);
+          c->a.proxy = copy_of_k;
+      } },
 };
 
 /* "CPU, GPU", "CPU" or "-" */

@@ -1008,6 +1008,9 @@ static void every_kernel(void) {
         santa_options o = options(SANTA_PROP, 64);
         o.scores = SANTA_SCORES_PROXY;
         CHECK_STATUS(gpu_ranks(p, o, cuts, 2, &r, &sum), SANTA_OK);
+        o = options(SANTA_VATTENTION, 0);
+        o.vattention = few_tokens();
+        CHECK_STATUS(gpu_ranks(p, o, cuts, 2, &r, &sum), SANTA_OK);
     }
     saap_kernels();
     steps_edges();

@@ -1744,17 +1744,15 @@ static void over_ranks(void) {
                 CHECK_STATUS(note(santa_check(&x.a, &x.o)), SANTA_ERR_RANKS);
                 x.o.ranks.rank = 0;
                 x.a.std_error = NULL;
-                for (santa_method other :
-                     {SANTA_FLASH, SANTA_VATTENTION}) {
+                {
                     const int32_t *const context = x.a.context_lens;
                     x.a.context_lens = (const int32_t *)address(R_WORKSPACE);
-                    x.o.method = other;
-                    CHECK_STATUS(note(santa_check(&x.a, &x.o)),
-                                 other == SANTA_FLASH ? SANTA_OK : SANTA_ERR_BACKEND_RANKS);
-                    x.a.first_key = 32;              /* flash: of whole blocks, as its ranges */
+                    x.o.method = SANTA_FLASH;
+                    CHECK_STATUS(note(santa_check(&x.a, &x.o)), SANTA_OK);
+                    x.a.first_key = 32;              /* of whole blocks, as its ranges */
                     CHECK_STATUS(note(santa_check(&x.a, &x.o)), SANTA_ERR_BACKEND_RANKS);
                     x.a.first_key = 64;
-                    x.o.tile_size = other == SANTA_FLASH ? 32 : 0;
+                    x.o.tile_size = 32;
                     CHECK_STATUS(note(santa_check(&x.a, &x.o)), SANTA_ERR_BACKEND_RANKS);
                     x.o.tile_size = 0;
                     x.a.first_key = 0;
@@ -1766,14 +1764,15 @@ static void over_ranks(void) {
             }
 }
 
-/* Methods that select: the best scores of each rank; or, where these would be many or of top-p, masses and
-   four times how many keys have which bits of the score next. */
+/* Methods that select: the best scores of each rank; or, where these would be many or of top-p, four times
+   how many keys have which bits of the score next; of top-p also masses. */
 static void choices_over_ranks(void) {
     for (int64_t budget : {2048, 2049, 0, -2500}) {    /* below 0: from a copy of K */
         const sizes s = {2, 3, 4, 1, 3000, 128, 64, 0, SANTA_BF16, NHD};
         const size_t rows = 3, heads = 2 * 4, count = (size_t)llabs(budget);
         const bool copied = budget < 0, best = copied || budget == 2048;
-        const size_t each = best ? 1 : 5;
+        const bool masses = budget == 0;
+        const size_t each = best ? 1 : masses ? 5 : 4;
         problem x = make(s, budget ? SANTA_TOP_K : SANTA_TOP_P);
         if (budget) x.o.num_samples = (int64_t)count;
         if (copied) { x.o.scores = SANTA_SCORES_PROXY; x.a.proxy = address(R_COPY); }
@@ -1783,13 +1782,47 @@ static void choices_over_ranks(void) {
             const exchange &e = exchanges[i];
             const std::string &before = name_of(standin.launches[e.after - 1]);
             CHECK_INT(e.bytes, i == rows * each ? rows * heads * 66 * 4
-                             : heads * (best ? 4 * count : i % 5 ? 256 * 12 : 24));
+                             : heads * (best ? 4 * count : masses && i % 5 == 0 ? 24 : 256 * 12));
             if (i == rows * each) CHECK(before == "k_combine");
-            else CHECK(before == (best ? "k_rank_best" : i % 5 ? "k_rank_bins" : "k_rank_mass"));
+            else CHECK(before == (best ? "k_rank_best"
+                                  : masses && i % 5 == 0 ? "k_rank_mass" : "k_rank_bins"));
             check_place(e, bytes);
         }
         CHECK(name_of(standin.launches.back()) == "k_join_ranks");
     }
+}
+
+/* vAttention: for each row how many keys there are; the choice of heavy tokens, where scores make it;
+   how many keys are left; twice two of words, between them sums; at the end the results. */
+static void budgets_over_ranks(void) {
+    enum { BY_INDEX, BY_BEST, BY_BINS, BY_COPY, KINDS };
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int full = 0; full < 2; full++) {
+            const sizes s = {2, 3, 4, 1, 3000, 128, 64, 0, SANTA_BF16, NHD};
+            const size_t rows = 3, heads = 2 * 4, choices = kind == BY_INDEX ? 0 : kind == BY_BINS ? 4 : 1;
+            problem x = make(s, SANTA_VATTENTION);
+            santa_vattention_options &v = x.o.vattention;
+            v.heavy_tokens = kind == BY_BINS ? (full ? 0 : 2049) : 70;
+            v.guarantee = full ? SANTA_GUARANTEE_FULL : SANTA_GUARANTEE_DENOMINATOR;
+            if (kind == BY_INDEX) v.heavy_index = (const int32_t *)address(R_LENS);
+            if (kind == BY_COPY) { x.o.scores = SANTA_SCORES_PROXY; x.a.proxy = address(R_COPY); }
+            x.stats = (santa_stats *)address(R_STATS);
+            std::vector<size_t> told = {2 * 8};
+            told.insert(told.end(), choices, heads * (kind == BY_BINS ? 256 * 12 : 4 * 70));
+            told.insert(told.end(), {2 * 8, 2 * 4096, 2 * 4096, heads * (full ? 32 + 8 * 64 : 32), 2 * 4096,
+                                     2 * 4096});
+            const size_t bytes = run_rank(&x, 3), each = told.size();
+            if (!CHECK_INT(exchanges.size(), rows * each + 1)) continue;
+            for (size_t i = 0; i <= rows * each; i++) {
+                const bool last = i == rows * each, choice = i % each > 0 && i % each <= choices;
+                CHECK_INT(exchanges[i].bytes, last ? rows * heads * 66 * 4 : told[i % each]);
+                const char *const behind = last || !choice ? "k_va_ranks"
+                                         : kind == BY_BINS ? "k_rank_bins" : "k_rank_best";
+                CHECK(name_of(standin.launches[exchanges[i].after - 1]) == behind);
+                check_place(exchanges[i], bytes);
+            }
+            CHECK(name_of(standin.launches.back()) == "k_join_ranks");
+        }
 }
 
 /* The same of flash, and from copies of K: for each row an exchange of what the copy says, two of a
@@ -1936,6 +1969,7 @@ static void every_kernel(void) {
                 }
     over_ranks();
     choices_over_ranks();
+    budgets_over_ranks();
     copies_over_ranks();
     check_steps();
     for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3})

@@ -8,7 +8,8 @@ static int device_copy(void *to, const void *from, size_t bytes) {
 
 /* Every rank's result, of which the first is returned: all must have the same bits. */
 static santa_status gpu_ranks(const problem &p, santa_options o, const int64_t *cuts, int64_t ranks,
-                              result *first, santa_stats *sum, int64_t broken = -1) {
+                              result *first, santa_stats *sum, int64_t broken = -1,
+                              std::vector<santa_audit> *audits = nullptr) {
     santa_status worst = SANTA_ERR_RANKS_EXCHANGE;
     talk t;
     memset(&t, 0, sizeof t);
@@ -18,7 +19,8 @@ static santa_status gpu_ranks(const problem &p, santa_options o, const int64_t *
     o.ranks.count = ranks;
     o.ranks.all_gather = talk_all_gather;
     o.ranks.user = &t;
-    for (; worst == SANTA_ERR_RANKS_EXCHANGE && t.known < (broken < 0 ? MOST_EXCHANGES : 5); t.known++) {
+    for (; worst == SANTA_ERR_RANKS_EXCHANGE && t.known < (broken < 0 ? MOST_EXCHANGES : broken + 2);
+         t.known++) {
         memset(sum, 0, sizeof *sum);
         worst = SANTA_OK;
         for (t.rank = 0; t.rank < ranks; t.rank++) {
@@ -50,6 +52,11 @@ static santa_status gpu_ranks(const problem &p, santa_options o, const int64_t *
                 CHECK(r.same(*first) && (r.std_error.empty()
                       || !memcmp(r.std_error.data(), first->std_error.data(), 4 * r.std_error.size())));
             else *first = std::move(r);
+            if (!audits) continue;
+            const std::vector<santa_audit> own = g.audits();
+            if (t.rank)
+                CHECK(!memcmp(own.data(), audits->data(), own.size() * sizeof own[0]));
+            else *audits = own;
         }
     }
     talk_free(&t);
@@ -319,16 +326,180 @@ static void ranks_copies_nan(void) {
     }
 }
 
+/* So that most of 400 keys are left to the sample. */
+static santa_vattention_options few_tokens(int64_t heavy = 5) {
+    santa_vattention_options v;
+    memset(&v, 0, sizeof v);
+    v.sink_tokens = v.local_tokens = 4;
+    v.heavy_tokens = heavy;
+    v.base_samples = 20;
+    v.epsilon = 0.4;
+    return v;
+}
+
+/* vAttention: the sets, budgets and audits of one GPU, wherever sinks, the local window, heavy tokens
+   and the sample lie; the budgets of the CPU, but for rounding. */
+static void ranks_budgets(void) {
+    NEED_DEVICE();
+    static const int64_t tokens[] = {20, SANTA_NONE, 4, 0, 1, 130}, counts[] = {2, 3, 1, 4, 7};
+    static const santa_dtype types[] = {SANTA_BF16, SANTA_F32, SANTA_F16, SANTA_E4M3};
+    test_rng r = test_rng_make(46);
+    int64_t rows = 0, off = 0, budgets = 0, sampled = 0, complete = 0, cpu = 0;
+    for (int turn = 0; turn < (test_quick ? 24 : 180); turn++) {
+        const int kind = turn % 4;                   /* heavy: by scores, a copy, an array, none */
+        ref_spec s = spec16(turn % 3 == 0 ? 6 : 4, 2, 1 + test_below(&r, 400) + (turn % 5 ? 300 : 0), 64,
+                            types[turn / 4 % 4]);
+        if (s.q_type == SANTA_E4M3) s.q_type = SANTA_BF16;
+        vary(&s, turn);
+        s.gain = turn % 5 == 4 ? 4.0 : 0.7;
+        s.stream = (uint64_t)turn;
+        if (turn % 7 == 5) s.head_dim_v = 200;
+        if (turn % 9 == 8) s.layout = REF_HND;
+        const bool is_long = turn % 12 == 6 || turn % 12 == 9;         /* more than a CTA has */
+        if (is_long) { s.len = 10000; s.head_dim = s.head_dim_v = 8; s.batch = s.q_len = 1; }
+        problem p(s);
+        const int64_t ranks = is_long ? 2 : counts[turn / 2 % 5], results = s.batch * s.q_len * s.heads;
+        std::vector<santa_audit> audits[2];
+        std::vector<int32_t> index((size_t)(results * 24));
+        santa_options o = options(SANTA_VATTENTION, 0);
+        santa_vattention_options &v = o.vattention;
+        v.sink_tokens = tokens[turn % 6];
+        v.local_tokens = tokens[(turn + turn / 6) % 6];
+        v.heavy_tokens = kind == 3 ? SANTA_NONE : turn % 3 == 0 ? 0 : 1 + test_below(&r, 20);
+        v.base_samples = turn % 5 == 1 ? 2 + test_below(&r, 30) : turn % 5 == 3 ? 200 : 0;
+        v.epsilon = turn % 3 ? 0.15 : 0.4;
+        v.delta = 0.1;
+        v.guarantee = turn / 2 % 2 ? SANTA_GUARANTEE_FULL : SANTA_GUARANTEE_DENOMINATOR;
+        v.bound = turn / 4 % 2 ? SANTA_BOUND_HOEFFDING : SANTA_BOUND_CLT;
+        if (turn % 10 == 9 && kind < 2) v.heavy_tokens = 3000;         /* more than a rank tells by name */
+        if (kind == 2) {                             /* some of them no keys, some twice */
+            v.heavy_tokens = 20;
+            v.heavy_stride = 24;
+            for (int32_t &x : index) x = (int32_t)test_below(&r, s.len + 40) - 20;
+            v.heavy_index = index.data();
+        }
+        if (kind == 1) o.scores = SANTA_SCORES_PROXY;
+        santa_audit none;
+        v.audit = &none;                             /* on_gpu has its own */
+        const int64_t to = kind == 1 ? 64 : 1;
+        int64_t cuts[MOST_RANKS + 1];
+        make_cuts(&r, turn / 4 % 4, s.len / to, ranks, cuts);
+        for (int64_t i = 0; i < ranks; i++) cuts[i] *= to;
+        cuts[ranks] = s.len;
+        shard all;
+        result one, over;
+        santa_stats sum;
+        const int64_t whole[2] = {0, s.len};
+        cut(&p, whole, 0, &all);
+        if (kind == 1) cut_copy(&all);
+        {
+            on_gpu g(all.a, o);
+            free(all.copy);
+            if (!g.run()) continue;
+            one = g.get();
+            audits[0] = g.audits();
+        }
+        if (!CHECK_STATUS(gpu_ranks(p, o, cuts, ranks, &over, &sum, -1, &audits[1]), SANTA_OK)) continue;
+        CHECK_INT(sum.keys, one.stats.keys);
+        const double v_max = largest_row_of_v(p);
+        bool same = true;
+        for (int64_t i = 0; i < results; i++) {
+            const santa_audit &x = audits[1][(size_t)i], &y = audits[0][(size_t)i];
+            const int64_t b = i / s.heads / s.q_len, t = i / s.heads % s.q_len, h = i % s.heads;
+            CHECK_INT(x.num_keys, y.num_keys);
+            rows++;
+            if (x.num_fixed != y.num_fixed || x.num_base != y.num_base || x.needed != y.needed
+                || x.budget != y.budget || x.exact != y.exact) {
+                budgets++;
+                same = false;
+                const double far = fabs((double)(x.needed - y.needed));
+                CHECK_MSG(x.num_fixed != y.num_fixed || far <= 2.0 + 0.02 * (double)y.num_residual,
+                          "turn %d row %d: fixed %d base %d needs %d budget %d, want %d %d %d %d", turn,
+                          (int)i, (int)x.num_fixed, (int)x.num_base, (int)x.needed, (int)x.budget,
+                          (int)y.num_fixed, (int)y.num_base, (int)y.needed, (int)y.budget);
+                continue;
+            }
+            CHECK_INT(x.num_residual, y.num_residual);
+            sampled += !y.exact;
+            complete += !y.exact && 2 * (y.budget - y.num_base) > y.num_residual - y.num_base;
+            CHECK_NEAR(x.max_score, y.max_score, 1e-5, 1e-5);
+            CHECK_NEAR(x.density, y.density, 1e-12, 0.0);
+            CHECK_NEAR(x.denominator, y.denominator, 0.0, 1e-4);
+            CHECK_NEAR(x.sigma, y.sigma, 1e-5, 1e-3);
+            CHECK_NEAR(x.trace, y.trace, 1e-6 * v_max * v_max, 1e-2);
+            CHECK_NEAR(x.norm, y.norm, 1e-4 * v_max, 1e-3);
+            double difference = 0.0, norm = 0.0;
+            for (int64_t c = 0; c < s.head_dim_v; c++) {
+                const double z = ref_get(&one.out, b, t, h, c), d = ref_get(&over.out, b, t, h, c) - z;
+                difference += d * d;
+                norm += z * z;
+            }
+            const float lse = over.lse[(size_t)i], want = one.lse[(size_t)i];
+            off += !(sqrt(difference) <= 2e-4 * sqrt(norm) + 1e-6 * v_max)
+                   || !(lse == want || fabsf(lse - want) <= 1e-3f);
+        }
+        if (same) {
+            CHECK_INT(sum.draws, one.stats.draws);
+            CHECK_INT(sum.v_rows_head, one.stats.v_rows_head);
+        }
+        if (kind == 1) continue;
+        santa_stats on_cpu;
+        std::vector<santa_audit> host((size_t)results);
+        v.audit = host.data();
+        p.a.std_error = NULL;
+        if (!ref_run(&p, &o, &on_cpu)) continue;
+        for (int64_t i = 0; i < results; i++)
+            cpu += audits[1][(size_t)i].num_fixed != host[(size_t)i].num_fixed
+                   || audits[1][(size_t)i].budget != host[(size_t)i].budget;
+    }
+    printf("        %d rows: %d with other budgets, %d off, %d have not the CPU's budgets\n", (int)rows,
+           (int)budgets, (int)off, (int)cpu);
+    CHECK(off + budgets <= 4 + rows / 100 && cpu <= 8 + rows / 25);
+    CHECK_MSG(sampled > rows / 4 && complete > 0, "%d of %d rows are sampled, %d by what is left out",
+              (int)sampled, (int)rows, (int)complete);
+}
+
+/* A NaN of K, of a copy or of V in one shard is in all results. No keys. Exchanges that fail. */
+static void ranks_budgets_nan(void) {
+    NEED_DEVICE();
+    static const int64_t cuts[] = {0, 192, 192, 384, 600};
+    static const int32_t none[1] = {0};
+    enum { IN_COPY, IN_ROW, IN_V, NO_KEYS, BROKEN, KINDS };
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int full = 0; full < 2; full++) {
+            problem p(spec16(4, 2, 600, 64, full ? SANTA_F32 : SANTA_BF16));
+            santa_options o = options(SANTA_VATTENTION, 0);
+            santa_stats sum;
+            result r;
+            o.scores = SANTA_SCORES_PROXY;
+            o.vattention = few_tokens();
+            o.vattention.guarantee = full ? SANTA_GUARANTEE_FULL : SANTA_GUARANTEE_DENOMINATOR;
+            if (kind == IN_COPY) ref_set(&p.a.k, 0, 200, 1, 3, (double)test_nan());
+            if (kind == IN_ROW) ref_set(&p.a.k, 0, 594, 1, 3, (double)test_nan());
+            if (kind == IN_V) ref_set(&p.a.v, 0, 300, 1, 3, (double)test_nan());
+            if (kind == IN_V) o.vattention.base_samples = 600;         /* all keys are read */
+            if (kind == NO_KEYS) p.a.seq_lens = none;
+            if (!CHECK_STATUS(gpu_ranks(p, o, cuts, 4, &r, &sum), SANTA_OK)) continue;
+            for (int h = 0; h < 4; h++)
+                CHECK_INT(r.nans(0, 0, h), h < 2 || kind >= NO_KEYS ? 0 : kind == IN_V ? 1 : 65);
+            if (kind == NO_KEYS) CHECK(sum.draws == 0 && r.lse[0] < -1e30f);
+            for (int broken = 0; kind == BROKEN && broken < 9; broken++)
+                CHECK_STATUS(gpu_ranks(p, o, cuts, 4, &r, &sum, broken), SANTA_ERR_RANKS_EXCHANGE);
+        }
+}
+
 /* A NaN of one rank is in all results; a row of V that another rank's draws do not name is not read. */
 static void ranks_nan(void) {
     NEED_DEVICE();
     static const int64_t cuts[] = {0, 130, 256, 400};
-    static const santa_method methods[] = {SANTA_DENSE, SANTA_SYS, SANTA_PPS, SANTA_TOP_K, SANTA_TOP_P};
-    for (int turn = 0; turn < 15; turn++) {
+    static const santa_method methods[] = {SANTA_DENSE, SANTA_SYS, SANTA_PPS, SANTA_TOP_K, SANTA_TOP_P,
+                                           SANTA_VATTENTION};
+    for (int turn = 0; turn < 18; turn++) {
         problem p(spec16(4, 2, 400, 64));
-        const santa_options o = options(methods[turn % 5], 32);
-        ref_set(&p.a.k, 0, 60 + 130 * (turn / 5), 1, 3, (double)test_nan());
-        if (turn % 5 < 2) p.a.std_error = p.std_error;
+        santa_options o = options(methods[turn % 6], 32);
+        if (o.method == SANTA_VATTENTION) o.vattention = few_tokens();
+        ref_set(&p.a.k, 0, 60 + 130 * (turn / 6), 1, 3, (double)test_nan());
+        if (turn % 6 < 2) p.a.std_error = p.std_error;
         result r;
         santa_stats sum;
         if (!CHECK_STATUS(gpu_ranks(p, o, cuts, 3, &r, &sum), SANTA_OK)) continue;
@@ -368,17 +539,22 @@ static int echo(void *user, const void *mine, size_t bytes, void *all, void *str
 static void ranks_graphs(void) {
     NEED_DEVICE();
     static const int64_t cuts[] = {0, 640};
-    static const int meetings[] = {2, 5, 3, 3, 6, 2, 6};
+    static const int meetings[] = {2, 5, 3, 3, 6, 2, 6, 9, 12, 9, 8};
     static const santa_method methods[] = {SANTA_PROP, SANTA_PROP, SANTA_FLASH, SANTA_PPS,
-                                           SANTA_PPS,  SANTA_TOP_K, SANTA_TOP_P};
-    for (int kind = 0; kind < 7; kind++) {
+                                           SANTA_PPS,  SANTA_TOP_K, SANTA_TOP_P,
+                                           SANTA_VATTENTION, SANTA_VATTENTION, SANTA_VATTENTION,
+                                           SANTA_VATTENTION};
+    for (int kind = 0; kind < 11; kind++) {
         problem p(spec16(4, 2, 640, 64));
         santa_options o = options(methods[kind], 32);
         int exchanges = 0;
         shard x;
         if (kind == 0) p.a.std_error = p.std_error;
-        const bool copied = kind == 1 || kind == 4;
-        if (copied) { o.scores = SANTA_SCORES_PROXY; o.proxy.rescue_above = 1e-6; }
+        const bool copied = kind == 1 || kind == 4 || kind == 9;
+        if (copied) o.scores = SANTA_SCORES_PROXY;
+        if (kind == 1 || kind == 4) o.proxy.rescue_above = 1e-6;
+        if (kind >= 7) o.vattention = few_tokens(kind == 8 ? 0 : kind == 10 ? SANTA_NONE : 5);
+        santa_clear_unused_options(&o);
         o.ranks.count = 2;
         o.ranks.all_gather = echo;
         o.ranks.user = &exchanges;
@@ -414,7 +590,8 @@ static void ranks_failures(void) {
 
 static const test_case over_ranks[] = {
     {"ranks_same_rows", ranks_same_rows}, {"ranks_selected", ranks_selected},
-    {"ranks_errors", ranks_errors}, {"ranks_copies", ranks_copies},
+    {"ranks_errors", ranks_errors}, {"ranks_copies", ranks_copies}, {"ranks_budgets", ranks_budgets},
+    {"ranks_budgets_nan", ranks_budgets_nan},
     {"ranks_copies_nan", ranks_copies_nan}, {"ranks_nan", ranks_nan}, {"ranks_graphs", ranks_graphs},
     {"ranks_failures", ranks_failures},
     {0, 0}
