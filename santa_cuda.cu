@@ -338,19 +338,6 @@ struct params {
     int num_slots, buckets;
     int num_probes;
     double uniform_share;
-    union {                                         /* no launch looks at two of them */
-        row_product product;                        /* of k_rows or k_nearest */
-        step_params step;
-        joint_params joint;
-    };
-    i64 new_count, new_from;                        /* santa_buckets_assign's keys; -1: the last ones */
-    int new_tiles;                                  /* CTAs of k_rows, if k_index compares their nearest */
-    const float *logits;                            /* [batch, heads, buckets] */
-    routed_row *routed;                             /* [batch, kv_heads] */
-    i64 *covered;       /* [batch, heads] of row q_index, behind those of earlier ones: millionths, or -1 */
-    bucket_span *spans;             /* [batch, kv_heads, buckets], where shared memory has no room */
-    float2 *logit_parts;                            /* [batch, heads, logit_tiles]: max, sum of exp */
-    int logit_tiles;
     /* behind a list's ranges: keys that lie together in the index. [batch, lists]; [.., buckets] */
     const list_pieces *pieces;
     const list_piece *piece_table;
@@ -365,21 +352,40 @@ struct params {
     divisor by_tile_heads;
     /* of >>sparse-kernel: blocks of 1 << block_shift keys and rows */
     int is_sparse, block_shift, mask_words, per_head;
-    i64 q_blocks, k_blocks;
-    const unsigned char *mask;                      /* [batch, heads, q_blocks, k_blocks] or NULL */
-    unsigned char *mask_out;                        /* likewise */
-    santa_sample_audit *audit;                      /* [batch, heads] or NULL */
-    float *row_mass;                                /* [batch, q_len, heads] or NULL */
-    int chunks, units, sample_splits, stage;        /* units: of 64 sampled rows; stage: of k_sample */
-    double alpha_columns, alpha_slashes, dense_above;
-    float2 *row_sums;                               /* [batch, heads, units, sample_splits, 64]: max, sum */
-    float *shares;                                  /* likewise: of a row, in its head's own sets */
-    float4 *masses;                                 /* [batch, heads, units, blocks]: of three slashes */
-    float *set_masses;                              /* [batch, heads, columns and slashes, k_blocks] */
-    /* [batch, heads, columns and slashes, mask_words]: of each head; as it is to be read, see set_word */
-    unsigned *raw_sets, *own, *sets;
-    int *picked;                                    /* [batch, heads, columns and slashes]; -1: a NaN */
-    int *runs_dense;                                /* [batch, kv_heads] */
+    union {                                         /* one of them, which a method's kernels have */
+        struct {
+            i64 q_blocks, k_blocks;
+            const unsigned char *mask;              /* [batch, heads, q_blocks, k_blocks] or NULL */
+            unsigned char *mask_out;                /* likewise */
+            santa_sample_audit *audit;              /* [batch, heads] or NULL */
+            float *row_mass;                        /* [batch, q_len, heads] or NULL */
+            int chunks, units, sample_splits, stage; /* units: of 64 sampled rows; stage: of k_sample */
+            double alpha_columns, alpha_slashes, dense_above;
+            float2 *row_sums;                       /* [batch, heads, units, splits, 64]: max, sum */
+            float *shares;                          /* likewise: of a row, in its head's own sets */
+            float4 *masses;                         /* [batch, heads, units, blocks]: three slashes */
+            float *set_masses;                      /* [batch, heads, columns and slashes, k_blocks] */
+            /* [batch, heads, columns and slashes, mask_words]: of each head; as it is to be read,
+               see set_word */
+            unsigned *raw_sets, *own, *sets;
+            int *picked;                            /* [batch, heads, columns and slashes]; -1: a NaN */
+            int *runs_dense;                        /* [batch, kv_heads] */
+        };
+        struct {                                    /* of SAAP and its index */
+            row_product product;                    /* of k_rows or k_nearest */
+            i64 new_count, new_from;                /* santa_buckets_assign's keys; -1: the last ones */
+            int new_tiles;                          /* CTAs of k_rows whose nearest k_index joins, or 0 */
+            const float *logits;                    /* [batch, heads, buckets] */
+            routed_row *routed;                     /* [batch, kv_heads] */
+            /* [batch, heads] of row q_index, behind those of earlier ones: millionths, or -1 */
+            i64 *covered;
+            bucket_span *spans;                     /* [batch, kv_heads, buckets], if not shared memory */
+            float2 *logit_parts;                    /* [batch, heads, logit_tiles]: max, sum of exp */
+            int logit_tiles;
+        };
+        step_params step;
+        joint_params joint;
+    };
     /* First tokens beside a window, see gap_of; 0: none. Behind the scores, where there are any, window
        is 0, and this has it. */
     i64 first_tokens, first_window;
