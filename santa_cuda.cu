@@ -4147,7 +4147,7 @@ __device__ __forceinline__ unsigned widened(const params &p, int type, unsigned 
 
 /* copy_block of rows in floats of 8 bits. They are there when it returns. */
 template <int LINES, int CHUNKS>
-__device__ __forceinline__ void widen_block(const params &p, const tile &t, const copier &x, int first,
+__device__ __forceinline__ void widen_block_here(const params &p, const tile &t, const copier &x, int first,
                                             int chunks, unsigned at, bool is_k) {
     enum { AT_ONCE = CHUNKS ? CHUNKS : 1 };
     const int row = first + ((int)(threadIdx.x % TILE_THREADS) >> 3);
@@ -4182,6 +4182,12 @@ __device__ __forceinline__ void widen_block(const params &p, const tile &t, cons
     }
 }
 
+template <int LINES>
+__device__ __noinline__ void widen_block(const params &p, const tile &t, const copier &x, int first,
+                                         int chunks, unsigned at, bool is_k) {
+    widen_block_here<LINES, 0>(p, t, x, first, chunks, at, is_k);
+}
+
 /* The rows of 64 keys from `first` on their way to lines `at` and on, of this thread's piece there;
    zeros for what no row of the tile sees. A key whose page does not exist is NaN in K, so that who sees it
    is. CHUNKS: of 64 features, or 0: as many as `chunks`. */
@@ -4191,7 +4197,11 @@ __device__ __forceinline__ void copy_block(const params &p, const tile &t, const
     enum { AT_ONCE = CHUNKS ? CHUNKS : 1 };
     const int row = (int)(threadIdx.x % TILE_THREADS) >> 3, n = CHUNKS ? CHUNKS : chunks;
     const char *from[4];
-    if (x.eight >= 0) { widen_block<LINES, CHUNKS>(p, t, x, first, chunks, at, is_k); return; }
+    if (x.eight >= 0) {
+        if constexpr (CHUNKS != 0) widen_block_here<LINES, CHUNKS>(p, t, x, first, chunks, at, is_k);
+        else widen_block<LINES>(p, t, x, first, chunks, at, is_k);
+        return;
+    }
     bool whole = first >= t.begin && first + BLOCK <= t.end && p.sixteens;
     if (whole && p.table) {
 #pragma unroll
@@ -4292,6 +4302,10 @@ __device__ __noinline__ bool is_seen(const params &p, const tile &t, int m, int 
     row_range(p, t.b, q.row, 1, begin, end, position);
     return key >= begin && key < end;
 }
+__device__ __noinline__ unsigned pair_of_v(const params &p, const char *row, int column) {
+    if (p.eight[1] < 0) return *(const unsigned *)(row + 2 * column);
+    return widened(p, p.eight[1], *(const unsigned short *)(row + column));
+}
 /* Adds to the sums what screen_block took out, where a query sees the key: what is not finite has any
    weight. m: the lane's first query, the other one is m + 8; bad: of each warp of the copiers. */
 __device__ __forceinline__ void add_not_finite(const params &p, const tile &t, int m, int first,
@@ -4309,10 +4323,7 @@ __device__ __forceinline__ void add_not_finite(const params &p, const tile &t, i
         for (int nb = 0; nb < 16; nb++) {
             const int column = t.column + 8 * nb + 2 * c;
             if (column >= p.dv) continue;
-            const unsigned x = p.eight[1] < 0
-                ? *(const unsigned *)(row + 2 * column)
-                : widened(p, p.eight[1], *(const unsigned short *)(row + column));
-            const unsigned which = not_finite_of(p, x);
+            const unsigned x = pair_of_v(p, row, column), which = not_finite_of(p, x);
             const float2 y = p.k_type == SANTA_F16 ? unpack_pair(*(const __half2 *)&x)
                                                    : unpack_pair(*(const __nv_bfloat162 *)&x);
 #pragma unroll
