@@ -341,19 +341,19 @@ struct params {
     /* behind a list's ranges: keys that lie together in the index. [batch, lists]; [.., buckets] */
     const list_pieces *pieces;
     const list_piece *piece_table;
-    /* of >>prefill-kernel: a tile's query rows and heads; tiles of a group, of a sequence's rows; of 128
-       columns of V */
-    int tile_rows, tile_heads, tile_slices, tiles, v_slices;
-    int by_position;                                /* tiles begin at positions that tile_rows divides */
-    int eight[2];                                   /* tiles' K and V: of 8 bits, this type; -1: as q */
-    int pair_out;                                   /* two numbers of out are an aligned word */
-    int one_tile;                                   /* K and V take turns in it */
     int sixteens;                                   /* 16 keys share a page; always without a table */
-    divisor by_tile_heads;
-    /* of >>sparse-kernel: blocks of 1 << block_shift keys and rows */
-    int is_sparse, block_shift, mask_words, per_head;
     union {                                         /* one of them, which a method's kernels have */
         struct {
+            /* of >>prefill-kernel: a tile's query rows and heads; tiles of a group, of a sequence's
+               rows; of 128 columns of V */
+            int tile_rows, tile_heads, tile_slices, tiles, v_slices;
+            bool by_position;                       /* tiles begin at positions that tile_rows divides */
+            bool pair_out;                          /* two numbers of out are an aligned word */
+            bool one_tile;                          /* K and V take turns in it */
+            int eight[2];                           /* tiles' K and V: of 8 bits, this type; -1: as q */
+            divisor by_tile_heads;
+            /* of >>sparse-kernel: blocks of 1 << block_shift keys and rows */
+            int is_sparse, block_shift, mask_words, per_head;
             i64 q_blocks, k_blocks;
             const unsigned char *mask;              /* [batch, heads, q_blocks, k_blocks] or NULL */
             unsigned char *mask_out;                /* likewise */
@@ -4577,7 +4577,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_consta
             rows.token = p.one_tile ? v_rows.token : k_rows.token;
             rows.page = p.one_tile ? v_rows.page : k_rows.page;
             rows.features = p.one_tile ? v_rows.features : k_rows.features;
-            rows.eight = p.eight[p.one_tile != 0];
+            rows.eight = p.eight[p.one_tile];
             copy_block<BLOCK, 0>(p, t, rows, p.one_tile ? first : following * BLOCK,
                                  p.one_tile ? v_chunks : chunks, (p.one_tile ? v_at : k_at) + own,
                                  !p.one_tile);
