@@ -395,8 +395,8 @@ def prefill(torch, program, quick, path):
         with open(table, newline="") as f:
             seen = 0
             for row in csv.DictReader(f):
-                seen = 0 if row["method"] == "dense" else seen + 1
-                name = "santa dense" if not seen else f"santa sample-attention, {(10, 5)[seen - 1]} % wanted"
+                seen = seen + 1 if row["method"] == "sparse" else 0
+                name = f"santa sample-attention, {(10, 5)[seen - 1]} % wanted" if seen else "santa " + row["method"]
                 times.setdefault((int(row["n"]), name), []).append(
                     (float(row["ms"]), float(row["kept_share"]), float(row["stages_1_2_ms"])))
     rows = []
