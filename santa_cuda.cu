@@ -1022,13 +1022,9 @@ __device__ __forceinline__ void copy_some_or_zero(void *to, const char *from, in
         asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 4, %2;"
                      :: "r"(dst), "l"(from), "r"(have ? 4 : 0) : "memory");
 }
-/* Waits for the 64 threads of pair 0 to 3. The numbers are constants, which racecheck keeps apart from
-   the CTA's own barrier. */
-__device__ __forceinline__ void barrier_of_pair(int pair) {
-    if (pair == 0) asm volatile("bar.sync 1, 64;" ::: "memory");
-    else if (pair == 1) asm volatile("bar.sync 2, 64;" ::: "memory");
-    else if (pair == 2) asm volatile("bar.sync 3, 64;" ::: "memory");
-    else asm volatile("bar.sync 4, 64;" ::: "memory");
+/* Waits for all of so many threads, whole warps; id from 1 to 15. */
+__device__ __forceinline__ void barrier_among(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory");
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void copy_wait() {
@@ -3761,7 +3757,7 @@ k_dense(const __grid_constant__ params p) {
             float y[2][2];
             if (PAIRS) {                            /* both have copied this, and read the one before */
                 copy_wait<(STEPS > 1 ? STEPS - 2 : 0)>();
-                barrier_of_pair(warp);
+                barrier_among(1 + warp, 64);
             }
             advance(i + STEPS - 1);
             if (!PAIRS) copy_wait<STEPS - 1>();

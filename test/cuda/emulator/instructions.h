@@ -302,8 +302,8 @@ inline uint4 load16(const char *p, CALLER) {
     return *(const uint4 *)p;
 }
 inline void prefetch(const char *) { }
-inline void barrier_of_pair(int pair, CALLER) {
-    emulated::barrier((unsigned)(1 + pair), 64, false, 0, HERE("barrier_of_pair"));
+inline void barrier_among(int id, int threads, CALLER) {
+    emulated::barrier((unsigned)id, (unsigned)threads, false, 0, HERE("barrier_among"));
 }
 inline int cluster_rank() { return 0; }             /* clusters of one CTA */
 inline void cluster_sync(CALLER) { emulated::barrier(0, 0, false, 0, HERE("cluster_sync")); }
