@@ -8285,7 +8285,7 @@ SANTADEF santa_status santa_mask_shape(const santa_attention *a, const santa_opt
     if (!o || !q_blocks || !k_blocks) return SANTA_ERR_NULL_ARGUMENT;
     with = *o;
     /* the shape is asked for before there is a mask, without which not every call is one */
-    if (a && santa__has_traits(o, SANTA_SPARSE) && (!a->causal || a->context_lens))
+    if (a && (santa_method_traits(o->method) & SANTA_SPARSE) && (!a->causal || a->context_lens))
         with.sample_attention.mask = &any;
     if ((s = santa_problem_make(a, &with, &p)) != SANTA_OK) return s;
     *q_blocks = santa__q_blocks(p.q_len, p.o.sample_attention.block_size);

@@ -715,6 +715,16 @@ static void methods_and_problems(void) {
 static void method_options(void) {
     BAD(ERR_METHOD, o.method = SANTA_METHOD_COUNT);
     BAD(ERR_METHOD, set_enum(&o.method, -1));
+    const int wild[] = { -1, SANTA_METHOD_COUNT, INT32_MAX };
+    for (int i = 0; i < 3; i++) {                   /* what looks at a method before a problem is checked */
+        int64_t rows, columns;
+        reset();
+        set_enum(&o.method, wild[i]);
+        CHECK_STATUS(santa_mask_shape(&a, &o, &rows, &columns), SANTA_ERR_METHOD);
+        CHECK_INT(santa_sample_capacity(LEN, &o), 0);
+        CHECK_INT(santa_sample_workspace_size(LEN, &o), 0);
+        CHECK_INT(santa_method_traits(o.method), 0);
+    }
     BAD(ERR_NUM_SAMPLES, o.num_samples = -1);
     BAD(ERR_NUM_SAMPLES, o.num_samples = INT64_MIN);
     for (int m = SANTA_IID; m <= SANTA_FLASH; m++) {
