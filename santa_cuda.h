@@ -57,7 +57,7 @@
                        their way to shared memory: exact, at a third of the speed.
                        Other calls, and those that want std_error, take the rows one after the
                        other, as decode does.
-                       Sample-attention wants such q, k and v (from 32 rows on, or with a mask,
+                       Sample-attention wants such q, k and v, no e5m2 (from 32 rows on, or with a mask,
                        mask_out or audit, all three of them device memory); masks are the CPU's
                        but for blocks whose mass is within rounding of the last one kept. On an
                        H100 or H200 compile with -gencode=arch=compute_90a,code=sm_90a: head_dim
