@@ -396,7 +396,8 @@ def prefill(torch, program, quick, path):
             seen = 0
             for row in csv.DictReader(f):
                 seen = seen + 1 if row["method"] == "sparse" else 0
-                name = f"santa sample-attention, {(10, 5)[seen - 1]} % wanted" if seen else "santa " + row["method"]
+                method = f"sample-attention, {(10, 5)[seen - 1]} % wanted" if seen else row["method"]
+                name = "santa " + method
                 times.setdefault((int(row["n"]), name), []).append(
                     (float(row["ms"]), float(row["kept_share"]), float(row["stages_1_2_ms"])))
     rows = []
