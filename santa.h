@@ -623,7 +623,7 @@ extern "C" {
     X(ERR_OUT_OVERLAP, "elements of out share memory: a stride does not reach over what lies within it")   \
     X(ERR_COMBS,  "num_combs is not in [0, 16] or does not divide num_samples; from a copy of K it is 1")  \
     X(ERR_FIRST_KEY,           "first_key is negative or above 2^31 - 1")                                  \
-    X(ERR_CONTEXT_LEN,         "a context_lens entry is smaller than first_key + seq_len")                 \
+    X(ERR_CONTEXT_LEN, "a context_lens entry is negative, or smaller than first_key + a seq_len above 0")  \
     X(ERR_PROXY_NULL, "proxy is NULL: SANTA_SCORES_PROXY and santa_proxy_encode want a copy of K")         \
     X(ERR_PROXY_BITS,          "proxy_bits is not 0, 2 or 4")                                              \
     X(ERR_PROXY_HEAD_DIM, "a copy of K wants a head_dim in multiples of 8, of at most 1024")               \
@@ -878,9 +878,10 @@ typedef struct santa_attention {
                                       tiles and draws from first_key, over ranks from the context's
                                       start, too */
     const int32_t *context_lens;   /* [batch] keys of the whole context, so that
-                                      p = context_len - q_len + i; at least first_key + seq_len.
-                                      NULL = seq_len, this part is all there is (first_key is 0
-                                      for all purposes) */
+                                      p = context_len - q_len + i; at least first_key + seq_len
+                                      where seq_len is above 0, as a sequence may end before this
+                                      part. NULL = seq_len, this part is all there is (first_key
+                                      is 0 for all purposes) */
     void        *proxy;            /* NULL or the copy of K, see >>proxy: yours, of
                                       santa_proxy_size bytes, on k's device. Read with
                                       SANTA_SCORES_PROXY only */
@@ -1249,8 +1250,8 @@ SANTADEF santa_status santa_register_backend(santa_device device, const santa_ba
 
 /* ------------------------------------------------------------ >>proxy-api */
 
-/* Bytes of a->proxy for a->k (block_table: NULL or not, says whether it is paged; proxy_bits);
-   0 if these are not valid. Nothing is read. */
+/* Bytes of a->proxy for a->k (block_table: NULL or not, says whether it is paged; proxy_bits), 64 at
+   least, also where k has no room for a whole block; 0 if these are not valid. Nothing is read. */
 SANTADEF size_t santa_proxy_size(const santa_attention *a);
 
 /* Encodes the keys from .. to - 1 of each sequence, as far as they are there: each block whose
@@ -1362,8 +1363,8 @@ SANTADEF void     santa_philox(const uint32_t counter[4], const uint32_t key[2],
 
 /* Copy K of a dense (not paged) view to feature-major memory: dst, n0 * n2 * n3 * n1 elements
    of k->dtype, gets [batch, kv_heads, head_dim, len]; the result is the view of it to put in
-   a.k. Blocks (q8_0, q4_0) cannot be cut that way: the result is all zeros, which santa_decode
-   refuses. */
+   a.k. Blocks (q8_0, q4_0) cannot be cut that way: of these, of NULL and of a view that is not
+   valid or not the CPU's the result is all zeros, which santa_decode refuses. */
 SANTADEF santa_tensor santa_keys_feature_major(const santa_tensor *k, void *dst);
 
 /* ------------------------------------------------------------ >>budgets */
@@ -1416,7 +1417,7 @@ SANTADEF santa_status santa_expected_distinct(santa_method method, const float *
                                               int64_t num_samples, double *rows);
 /* 1 / sum p^2; NaN if p is not valid */
 SANTADEF double       santa_effective_keys(const float *p, int64_t n);
-/* |got - want| / |want| */
+/* |got - want| / |want|, and the cosine; NaN if got or want is NULL */
 SANTADEF double       santa_relative_l2(const float *got, const float *want, int64_t n);
 SANTADEF double       santa_cosine     (const float *got, const float *want, int64_t n);
 
@@ -3323,7 +3324,8 @@ static santa_status santa__check_contents(const santa_attention *a, const santa_
             return SANTA_ERR_FIRST_TOKENS;
     }
     for (b = 0; a->context_lens && b < a->q.shape[0]; b++)
-        if (a->context_lens[b] < a->first_key + santa__seq_len(a, b)) return SANTA_ERR_CONTEXT_LEN;
+        if (a->context_lens[b] < (santa__seq_len(a, b) ? a->first_key + santa__seq_len(a, b) : 0))
+            return SANTA_ERR_CONTEXT_LEN;
     for (h = 0; a->sinks && h < a->q.shape[2]; h++)
         if (santa__nan_or_plus_inf(a->sinks[h])) return SANTA_ERR_SINKS;
     for (h = 0; a->alibi_slopes && h < a->q.shape[2]; h++)
@@ -5853,7 +5855,7 @@ static void santa__encode_block(santa__encoder *x, int64_t j, char *block) {
 SANTADEF size_t santa_proxy_size(const santa_attention *a) {
     santa__format f;
     if (santa__check_copy(a, &f) != SANTA_OK) return 0;
-    return (size_t)(a->k.shape[0] * a->k.shape[2] * f.blocks * f.bytes);
+    return (size_t)SANTA__MAX(a->k.shape[0] * a->k.shape[2] * f.blocks * f.bytes, 64);
 }
 
 /* Sequence b, or on a check run only its pages. */
@@ -11118,10 +11120,15 @@ SANTADEF santa_status santa_merge(int64_t rows, int64_t head_dim_v, float *out, 
 }
 
 SANTADEF santa_tensor santa_keys_feature_major(const santa_tensor *k, void *dst) {
-    santa_tensor t = *k;
-    if (santa__is_blocks(k->dtype)) { memset(&t, 0, sizeof t); return t; }
-    int64_t size = santa__bytes(k->dtype, 1), b, h, c, j;
+    santa_tensor t;
+    int64_t size, b, h, c, j;
     char *p = (char *)dst;
+    memset(&t, 0, sizeof t);
+    if (!k || !k->data || !dst || santa__check_tensor(k) != SANTA_OK || k->device != SANTA_CPU
+        || santa__is_blocks(k->dtype))
+        return t;
+    t = *k;
+    size = santa__bytes(k->dtype, 1);
     for (b = 0; b < k->shape[0]; b++)
         for (h = 0; h < k->shape[2]; h++)
             for (c = 0; c < k->shape[3]; c++)
@@ -11422,6 +11429,7 @@ SANTADEF double santa_effective_keys(const float *p, int64_t n) {
 SANTADEF double santa_relative_l2(const float *got, const float *want, int64_t n) {
     double diff = 0.0, norm = 0.0;
     int64_t i;
+    if (!got || !want) return (double)santa__nan();
     for (i = 0; i < n; i++) {
         double d = (double)got[i] - (double)want[i];
         diff += d * d;
@@ -11434,6 +11442,7 @@ SANTADEF double santa_relative_l2(const float *got, const float *want, int64_t n
 SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
     double dot = 0.0, a = 0.0, b = 0.0;
     int64_t i;
+    if (!got || !want) return (double)santa__nan();
     for (i = 0; i < n; i++) {
         dot += (double)got[i] * (double)want[i];
         a += (double)got[i] * (double)got[i];

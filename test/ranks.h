@@ -48,7 +48,7 @@ static inline void cut(const ref_problem *p, const int64_t *cuts, int64_t r, sha
     x->a.std_error = NULL;
     for (int64_t b = 0; b < p->spec.batch; b++) {
         const int64_t n = p->a.seq_lens ? p->a.seq_lens[b] : p->spec.len;
-        x->context[b] = (int32_t)ref_max(n, from);
+        x->context[b] = (int32_t)n;
         x->lens[b] = (int32_t)ref_max(ref_min(n, cuts[r + 1]) - cuts[r], 0);
     }
     /* an empty range still points at memory */
@@ -68,7 +68,7 @@ static inline void cut(const ref_problem *p, const int64_t *cuts, int64_t r, sha
 /* A copy of the K of a rank, to be freed. */
 static inline void cut_copy(shard *x) {
     const size_t bytes = santa_proxy_size(&x->a);
-    x->copy = test_alloc(bytes + 1);
+    x->copy = test_alloc(bytes);
     memset(x->copy, 0xff, bytes);
     x->a.proxy = x->copy;
     CHECK_STATUS(santa_proxy_encode(&x->a, 0, x->a.k.shape[1], NULL), SANTA_OK);

@@ -303,6 +303,15 @@ static void q4_0_and_e5m2(void) {
     reset_q8_0();
     a.k.dtype = SANTA_Q4_0;
     CHECK(santa_keys_feature_major(&a.k, got.out).data == NULL);
+    reset();
+    CHECK(santa_keys_feature_major(NULL, got.out).data == NULL);
+    CHECK(santa_keys_feature_major(&a.k, NULL).data == NULL);
+    santa_tensor views[4] = {a.k, a.k, a.k, a.k};
+    views[0].data = NULL;
+    set_enum(&views[1].dtype, 7);
+    views[2].device = SANTA_CUDA;
+    views[3].shape[1] = 0;
+    for (int i = 0; i < 4; i++) CHECK(santa_keys_feature_major(&views[i], got.out).shape[3] == 0);
 }
 
 /* Whole blocks in every dimension that is walked, features side by side. */
@@ -598,6 +607,12 @@ static void score_extras(void) {
     GOOD(a.first_key = 10; a.context_lens = context);
     BAD(ERR_CONTEXT_LEN, a.first_key = 10; a.context_lens = context; context[1]--);
     GOOD(a.first_key = INT32_MAX);
+    static int32_t ended[BATCH];                       /* sequences that end before this part has a key */
+    BAD(ERR_CONTEXT_LEN, a.first_key = 70; a.context_lens = context);
+    GOOD(a.first_key = 70; a.context_lens = context; a.seq_lens = ended);
+    GOOD(a.first_key = 70; a.context_lens = a.seq_lens = ended);
+    BAD(ERR_CONTEXT_LEN, a.first_key = 70; a.context_lens = context; a.seq_lens = ended; context[1] = -1);
+    context[1] = LEN + 9;
     static int32_t padding[BATCH];
     padding[0] = 0;
     padding[1] = 5;
@@ -1160,6 +1175,9 @@ static void proxy_copies(void) {
     CHECK_INT(santa_proxy_size(&a), BATCH * KV_HEADS * BLOCK);
     CHECK(sizeof got.copy >= BATCH * KV_HEADS * BLOCK);
     CHECK_INT(santa_proxy_size(NULL), 0);
+    a.k.shape[1] = SANTA_BLOCK - 1;                            /* no whole block, and still no error */
+    CHECK_INT(santa_proxy_size(&a), 64);
+    reset_proxy();
     EXPECT(OK, santa_proxy_encode(&a, 0, LEN, NULL));
     EXPECT(OK, santa_proxy_append(&a, 1, NULL));
     EXPECT(OK, santa_proxy_append(&a, 0, NULL));

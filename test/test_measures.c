@@ -246,6 +246,10 @@ static void errors_of_nothing(void) {
     CHECK(santa_relative_l2(zero, zero, 3) == 0.0);
     CHECK(test_is_nan((float)santa_relative_l2(bad, zero, 3)));
     CHECK(test_is_nan((float)santa_relative_l2(bad, some, 3)));
+    for (int i = 0; i < 3; i++) {
+        const float *const x = i & 1 ? some : NULL, *const y = i & 2 ? some : NULL;
+        CHECK(test_is_nan((float)santa_relative_l2(x, y, 3)) && test_is_nan((float)santa_cosine(x, y, 3)));
+    }
     CHECK(santa_relative_l2(some, zero, 3) > 1e30);           /* infinitely wrong */
 }
 

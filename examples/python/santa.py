@@ -1383,8 +1383,7 @@ class Proxy:
         status = 0 if self.size else self._lib.santa_proxy_encode(C.byref(a), 0, 0, None)
         if status:
             raise SantaError(status, lib=self._lib)
-        # 0 bytes: room for less than a block of keys, which decode() reads exactly
-        self.data = _empty(k, (max(self.size, 64),), "uint8") if data is None else data
+        self.data = _empty(k, (self.size,), "uint8") if data is None else data
         found = _look(self.data, "data")
         if found.device != self._device or not found.dense() or found.nbytes() < self.size:
             raise ValueError(f"data is not a dense array of {self.size} bytes where k is")

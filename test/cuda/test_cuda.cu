@@ -1938,7 +1938,7 @@ struct with_copy : problem {
 
     explicit with_copy(const ref_spec &s, int bits = 4) : problem(s) {
         a.proxy_bits = bits;
-        copy.assign(santa_proxy_size(&a) + 64, 0);            /* fewer keys than a block: nothing in it */
+        copy.assign(santa_proxy_size(&a), 0);
         a.proxy = copy.data();
         encode();
     }
