@@ -191,7 +191,8 @@
    >>determinism
 
    Same inputs, options and machine type => same bits, whatever the batch composition, layout
-   (NHD, HND, any row stride), page size, number of threads, item range and tile_size of prop.
+   (NHD, HND, any row stride), page size, number of threads, item range and tile_size of prop;
+   where features lie apart (feature-major K or V), of one layout and page size.
    Keys are handled in blocks of SANTA_BLOCK = 64 counted from token 0; sums inside a block are
    f32 in a fixed order that follows the instruction set's lanes, sums of block masses are f64
    from the first block to the last; sampled rows are added in ascending order (saap's bucket by
@@ -4747,7 +4748,9 @@ static void santa__score_rows(const santa__job *j, int64_t span, const char *con
         return;
     }
     for (h = 0; h < span; h++, j++, s += s_step) {
-        if (santa__is_columns(&j->k, row, n))
+        /* the layout decides, not how many keys there are: a score has the same bits beside others */
+        if (j->k.row == santa__bytes(j->k.dtype, 1) && (!j->k.table || j->k.page_size % SANTA_BLOCK == 0)
+            && santa__is_columns(&j->k, row, n))
             santa__dot_columns(j, row[0] + j->k.at, n, x0, queries, s, s_stride);
         else santa__dot_features(j, row, n, x0, queries, s, s_stride);
     }
