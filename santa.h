@@ -135,7 +135,8 @@
                      guarantee; SANTA_GUARANTEE_FULL (Theorem 4.3) covers the output. Both rest
                      on the CLT or a sub-Gaussian tail AND on the spread seen in the base
                      sample: a heavy key that neither the predictor nor the base sample saw is
-                     not covered. The base sample also counts in the sums, and one that happens
+                     not covered, nor V rows whose sum nearly cancels, which the base sample may
+                     take for a longer one. It also counts in the sums, and one that happens
                      to be flat asks for few more keys: that lowers the denominator on average,
                      by .3 to .8 % for scores N(0, 1), base_samples = 40, epsilon = delta = .1.
                      With SANTA_GUARANTEE_FULL and the CLT the numerator is given a delta of
@@ -585,7 +586,7 @@ extern "C" {
     X(ERR_SOFT_CAP,            "soft_cap is negative, NaN or infinite")                                    \
     X(ERR_WINDOW,              "window is negative")                                                       \
     X(ERR_FIRST_TOKENS,                                                                                    \
-      "first_tokens is negative, or there is no window, or kv_start in a later part of a context")         \
+      "first_tokens is not in [0, 2^31 - 1], there is no window, or kv_start in a context's later part")   \
     X(ERR_FIRST_TOKENS_METHOD, "first_tokens are not for vattention, saap, sample-attention, a copy of K") \
     X(ERR_SINKS,               "an attention sink is NaN or +infinity")                                    \
     X(ERR_ALIBI,               "an ALiBi slope is NaN or infinite")                                        \
@@ -655,7 +656,7 @@ extern "C" {
     X(ERR_KEY_LIST_SHAPE,                                                                                  \
       "max_list is not positive, key_list_stride is below it, or key_list_rows is not 0 or 1")             \
     X(ERR_KEY_LIST_METHOD, "a list of keys wants method dense, exact scores, and not santa_scores")        \
-    X(ERR_KEY_LIST, "a key_list entry is past its sequence, or a key_list_lens entry past max_list")       \
+    X(ERR_KEY_LIST, "a key_list entry is past its sequence, or one of key_list_lens not in [0, max_list]") \
     X(ERR_KEY_WEIGHT, "a key_weights entry is negative, NaN or infinite, or there is no key_list")         \
     X(ERR_KV_START,            "a kv_start entry is negative or larger than seq_len")                      \
     X(ERR_KMEANS, "k-means wants numbers that are finite, and iterations in [0, 2^20]")                    \

@@ -208,8 +208,8 @@ static int capture_layers(tuner *t, llama_error *e) {
 
 /* ------------------------------------------------------------ the program */
 
-static int help(int code) {
-    fprintf(code ? stderr : stdout,
+static int help(void) {
+    fprintf(stdout,
             "prefill_tune: the fastest SampleAttention settings of each layer and length\n"
             "within a loss\n\n"
             "  --loss L          error of the output against dense, relative, mean of\n"
@@ -221,35 +221,43 @@ static int help(int code) {
             "  --lengths LIST    of prompts, ascending; each ends a range\n"
             "  --state FILE      what was measured: goes on where it was interrupted\n"
             "  --out FILE        for the decoder's --prefill-options\n");
-    return code;
+    return 0;
 }
 
-static int parse(tuner *t, int argc, char **argv) {
+static int parse(tuner *t, int argc, char **argv, llama_error *e) {
     for (int i = 1; i < argc; i++) {
         const struct { const char *name; const char **value; } texts[] = {
             { "--model", &t->model }, { "--tokenizer", &t->tokenizer }, { "--text", &t->text },
             { "--state", &t->state }, { "--out", &t->out },
         };
+        const char *name = argv[i], *value = i + 1 < argc ? argv[++i] : NULL;
         size_t n = 0;
-        if (i + 1 == argc) return -1;
-        while (n < sizeof texts / sizeof *texts && strcmp(argv[i], texts[n].name) != 0) n++;
-        const char *value = argv[++i];
+        while (n < sizeof texts / sizeof *texts && strcmp(name, texts[n].name) != 0) n++;
+        const int is_text = n < sizeof texts / sizeof *texts, is_loss = !strcmp(name, "--loss");
+        if (!is_text && !is_loss && strcmp(name, "--lengths") != 0)
+            return llama_fail(e, "unknown option %s: --help lists them", name);
+        if (!value) return llama_fail(e, "%s wants a value", name);
         char *end = NULL;
-        if (n < sizeof texts / sizeof *texts) *texts[n].value = value;
-        else if (!strcmp(argv[i - 1], "--loss")) {
+        if (is_text) *texts[n].value = value;
+        else if (is_loss) {
             t->loss = strtod(value, &end);
-            if (end == value || *end || !(t->loss >= 0.0 && t->loss <= 1.0)) return -1;
-        } else if (!strcmp(argv[i - 1], "--lengths")) {
+            if (end == value || *end || !(t->loss >= 0.0 && t->loss <= 1.0))
+                return llama_fail(e, "--loss wants a value between 0 and 1, not %s", value);
+        } else {
+            t->ranges = 0;
             for (const char *at = value; *at; at = end + (*end == ',')) {
                 const long long x = strtoll(at, &end, 10);
                 if (end == at || (*end && *end != ',') || t->ranges == MAX_RANGES || x < 64 || x > 1 << 24
-                    || (t->ranges > 0 && x <= t->lengths[t->ranges - 1])) return -1;
+                    || (t->ranges > 0 && x <= t->lengths[t->ranges - 1])) { t->ranges = 0; break; }
                 t->lengths[t->ranges++] = x;
             }
-            if (t->ranges == 0) return -1;
-        } else return -1;
+            if (t->ranges == 0)
+                return llama_fail(e, "--lengths wants up to %d lengths from 64 to %d, ascending, not %s",
+                                  MAX_RANGES, 1 << 24, value);
+        }
     }
-    return t->model || !(t->text || t->ranges) ? 0 : -1;
+    if (!t->model && (t->text || t->ranges)) return llama_fail(e, "--text and --lengths want a --model");
+    return 0;
 }
 
 /* What was chosen, measured again. Returns 0 if every loss is accepted. */
@@ -285,8 +293,11 @@ int main(int argc, char **argv) {
     double gain = 0.0;
     t.tokenizer = "examples/model/tokenizer.bin";
     t.loss = 0.05;
-    if (argc == 2 && !strcmp(argv[1], "--help")) return help(0);
-    if (parse(&t, argc, argv) != 0) return help(1);
+    if (argc == 2 && !strcmp(argv[1], "--help")) return help();
+    if (parse(&t, argc, argv, &e) != 0) {
+        fprintf(stderr, "prefill_tune: %s\n", e.text);
+        return 1;
+    }
     int status = t.model ? capture_layers(&t, &e) : make_layers(&t);
     if (status == 0) {
         prefill_search s = prefill_search_default(t.layers, t.ranges, t.loss);
@@ -297,8 +308,8 @@ int main(int argc, char **argv) {
     }
     if (status == 0) status = report(&t, &f, &gain);
     if (status == 0 && t.out) status = prefill_options_save(t.out, &f, e.text, sizeof e.text);
-    /* of the synthetic ones the third has nothing to leave out */
-    if (status == 0 && !t.model && (gain < 1.0 || f.setting[1][0].chunks == 0 || f.setting[1][2].chunks))
+    /* of the synthetic ones the third has nothing to leave out; a loss of your own may allow less */
+    if (status == 0 && argc == 1 && (gain < 1.0 || f.setting[1][0].chunks == 0 || f.setting[1][2].chunks))
         status = llama_fail(&e, "the search found what it should not");
     if (status != 0) fprintf(stderr, "prefill_tune: %s\n", e.text[0] ? e.text : "failed");
     free(t.q);

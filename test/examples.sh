@@ -27,6 +27,17 @@ example() {
     [ "$1" = examples/quickstart.c ] || helps "$dir/program"
 }
 
+# The tuner on its synthetic layers, also where no loss is allowed; what is wrong with an option is said.
+tuner() {
+    example examples/prefill_tune.c || return 1
+    [ -z "$alone" ] || return 0
+    limited "$dir/program" --loss 0 || return 1
+    for options in "--loss x" "--loss" "--lengths 256" "--model m --lengths 63" "--model m --lengths 99,98"; do
+        # shellcheck disable=SC2086
+        ! "$dir/program" $options 2>"$dir/said" && grep "prefill_tune: --" "$dir/said" || return 1
+    done
+}
+
 # --help says something, in 80 columns; other arguments are refused.
 helps() {
     "$1" --help >"$dir/help" && [ -s "$dir/help" ] && ! "$1" --no-such-option || return 1
@@ -146,6 +157,7 @@ list() {
         examples/decode.c) cell "$file" decoder ;;
         examples/ggml_op.c) cell "$file" ggml ;;
         examples/sharded_mpi.c) cell "$file" mpi ;;
+        examples/prefill_tune.c) cell "$file" tuner ;;
         *)                 cell "$file" example "$file" ;;
         esac
     done
