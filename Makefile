@@ -177,7 +177,7 @@ cuda-bench: $(BUILD)/bench_cuda
 cuda-accuracy: $(BUILD)/accuracy_cuda
 	$(BUILD)/accuracy_cuda --csv $(BUILD)/accuracy_cuda.csv $(accuracy_options)
 
-$(BUILD)/test_cuda: test/cuda/test_cuda.cu test/cuda/launched.h test/main.c $(wildcard test/*.h) \
+$(BUILD)/test_cuda: test/cuda/test_cuda.cu test/main.c $(wildcard test/*.h test/cuda/*.h) \
                     $(BUILD)/test/santa_cuda.o
 	nvcc -std=c++17 $(NVCCFLAGS) -o $@ $< $(BUILD)/test/santa_cuda.o
 

@@ -24,6 +24,7 @@
    What each step won on an H200 is in bench/ladder.md.
 */
 #include "santa_cuda.h"
+#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -546,11 +547,17 @@ struct screened { unsigned of_warp[4]; };
    multiple of 1 KB on: q, the places of K, those of V. */
 enum { PLACES = 3, PLACE_BYTES = 128 * 256 };
 struct groups_memory {
-    u64 barrier[4 * PLACES];
+    u64 barrier[4 * PLACES + 4];                    /* queries are there, V has landed; a group's turn */
     int first[PLACES][2];
-    unsigned bad[PLACES][2][4];
+    unsigned bad[PLACES][2][4], found[2][4];        /* found: before the one that arrives has it */
 };
 enum { GROUPS_BYTES = (1 + 2 * PLACES) * PLACE_BYTES + 1024 };
+/* What it takes: how the tensor copy engine finds K and V, whose boxes are so many keys, a power of two
+   from 8 on, by 64 features; 0: threads copy. */
+struct groups_params : params {
+    CUtensorMap k_map, v_map;
+    int box_keys;
+};
 /* k_sample: q and two tiles of K. Each CTA has SAMPLE_BLOCKS blocks of a unit. */
 enum { SAMPLE_THREADS = 128, SAMPLE_BLOCKS = 32 };
 enum { AT_MAXIMA, AT_MASSES, AT_SHARES };           /* what it is run for */
@@ -841,7 +848,7 @@ void k_combine(const params) { standin_kernel(512, sizeof(combine_memory), 0); }
 void k_prefill(const params p) {
     standin_kernel(TILE_THREADS, sizeof(screened), (size_t)prefill_bytes(p.d, p.one_tile));
 }
-template <typename T> void k_prefill_groups(const params) {
+template <typename T> void k_prefill_groups(const groups_params) {
     standin_kernel(3 * 128, sizeof(groups_memory), GROUPS_BYTES);
 }
 void k_sample(const params p) {
@@ -1150,6 +1157,15 @@ __device__ __forceinline__ void barrier_make_for(unsigned at, int arrivals) {
 }
 __device__ __forceinline__ void barrier_arrive(unsigned at) {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"(at) : "memory");
+}
+/* A box of 64 features of 16 bits, whose pieces lie as piece_at has them, for a barrier that expects its
+   bytes; zeros for what is outside of the tensor. */
+__device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap *map, int feature, int row,
+                                         int head, int plane, unsigned barrier) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4, %5}], [%6];"
+                 :: "r"(to), "l"(map), "r"(feature), "r"(row), "r"(head), "r"(plane), "r"(barrier)
+                 : "memory");
 }
 /* What this thread knows to be written to shared memory, before the tensor cores read it. */
 __device__ __forceinline__ void fence_tensor_cores() {
@@ -4382,30 +4398,54 @@ __device__ __forceinline__ void finish_rows(const params &p, const tile &t, int 
 
 /* Online softmax of a lane's two queries: s, in base 2 once multiplied by `factor`, becomes the weights
    relative to the new maximum. keep: what the sums so far are to be multiplied with; den: of this lane's
-   own keys. A NaN stays in den. */
+   own keys. A NaN stays in den. First the maxima, and what is subtracted; chains are short. */
+template <int NB>
+__device__ __forceinline__ void new_maxima(float factor, const float (&s)[NB][4], float top[2],
+                                           float keep[2], float base[2]) {
+    float now[2][2] = { { top[0], MASKED }, { top[1], MASKED } };
+#pragma unroll
+    for (int i = 0; i < NB; i++)
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            now[e][i & 1] = fmaxf(now[e][i & 1], fmaxf(s[i][2 * e], s[i][2 * e + 1]));
+#pragma unroll
+    for (int e = 0; e < 2; e++) now[e][0] = fmaxf(now[e][0], now[e][1]);
+#pragma unroll
+    for (int i = 1; i < 4; i *= 2)
+#pragma unroll
+        for (int e = 0; e < 2; e++) now[e][0] = fmaxf(now[e][0], __shfl_xor_sync(FULL, now[e][0], i));
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        /* rounded before the subtraction: where the maximum stays, keep must be 1 */
+        base[e] = now[e][0] < MASK_LIMIT ? 0.0f : __fmul_rn(now[e][0], factor);
+        keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(__fsub_rn(__fmul_rn(top[e], factor), base[e]));
+        top[e] = now[e][0];
+    }
+}
+/* Then the weights of 8 * (TO - FROM) keys; of each query two sums. */
+template <int FROM, int TO, int NB>
+__device__ __forceinline__ void weigh_keys(float factor, float (&s)[NB][4], const float base[2],
+                                           float (&sum)[2][2]) {
+#pragma unroll
+    for (int i = FROM; i < TO; i++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            s[i][2 * e] = pow2(fmaf(s[i][2 * e], factor, -base[e]));
+            s[i][2 * e + 1] = pow2(fmaf(s[i][2 * e + 1], factor, -base[e]));
+            sum[e][i & 1] += s[i][2 * e] + s[i][2 * e + 1];
+        }
+}
+__device__ __forceinline__ void add_weights(const float (&sum)[2][2], const float keep[2], float den[2]) {
+#pragma unroll
+    for (int e = 0; e < 2; e++) den[e] = den[e] * keep[e] + (sum[e][0] + sum[e][1]);
+}
 template <int NB>
 __device__ __forceinline__ void tile_softmax(float factor, float (&s)[NB][4], float top[2], float den[2],
                                              float keep[2]) {
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
-        float now = top[e];
-#pragma unroll
-        for (int i = 0; i < NB; i++) now = fmaxf(now, fmaxf(s[i][2 * e], s[i][2 * e + 1]));
-        now = fmaxf(now, __shfl_xor_sync(FULL, now, 1));
-        now = fmaxf(now, __shfl_xor_sync(FULL, now, 2));
-        /* rounded before the subtraction: where the maximum stays, keep must be 1 */
-        const float base = now < MASK_LIMIT ? 0.0f : __fmul_rn(now, factor);
-        keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(__fsub_rn(__fmul_rn(top[e], factor), base));
-        top[e] = now;
-        float sum = 0.0f;
-#pragma unroll
-        for (int i = 0; i < NB; i++) {
-            s[i][2 * e] = pow2(fmaf(s[i][2 * e], factor, -base));
-            s[i][2 * e + 1] = pow2(fmaf(s[i][2 * e + 1], factor, -base));
-            sum += s[i][2 * e] + s[i][2 * e + 1];
-        }
-        den[e] = den[e] * keep[e] + sum;
-    }
+    float base[2], sum[2][2] = {};
+    new_maxima(factor, s, top, keep, base);
+    weigh_keys<0, NB>(factor, s, base, sum);
+    add_weights(sum, keep, den);
 }
 
 template <int NB> __device__ __forceinline__ void scale_sums(const float keep[2], float (&acc)[NB][4]) {
@@ -4439,13 +4479,14 @@ __device__ __forceinline__ void pack_weights(const float (&low)[4], const float 
 __device__ __noinline__ void store_one(int type, char *p, float f) { store_any(type, p, f); }
 
 /* Results of the lane's queries m, m + 8 and so on, 2 * N in all: 16 x 8 columns from t.column on. One
-   query after the other comes to the front, so that there is one piece of code for them. */
+   query after the other comes to the front, so that there is one piece of code for them if N is not 1. */
 template <int N>
 __device__ __forceinline__ void write_tile(const params &p, const tile &t, int m, float factor,
                                            float (&top)[N][2], float (&den)[N][2],
                                            float (&acc)[N][16][4]) {
+    enum { AT_ONCE = N == 1 ? 2 : 1 };
     const int c = threadIdx.x & 3;
-#pragma unroll 1
+#pragma unroll AT_ONCE
     for (int i = 0; i < 2 * N; i++, m += 8) {
         float sum = den[0][0], x[16][2];
         const float highest = top[0][0] < MASK_LIMIT ? MASKED : top[0][0] * factor;
@@ -4633,87 +4674,218 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_consta
     write_tile(p, t, m, factor, top, den, acc);
 }
 
+#if HAS_WARPGROUPS
+/* k_prefill_groups: where its tiles and barriers are. */
+struct places {
+    unsigned q, k, v;                               /* of place 0 */
+    unsigned full_k, full_v, empty_k, empty_v;      /* 8 bytes for each place */
+    unsigned queries, landed, turns;
+};
+
+/* Two blocks that a tile reads; first < 0: there are no more. */
+struct block_pair {
+    int first, second;                              /* keys; NO_BLOCK: there is no second one */
+    bool partial;                                   /* some query does not see all of them */
+
+    __device__ __forceinline__ block_pair(const params &p, const tile &t, block_list &list) {
+        const int b0 = list.next(p, t.b), b1 = b0 < 0 ? -1 : list.next(p, t.b);
+        first = b0 < 0 ? -1 : b0 * BLOCK;
+        second = b1 < 0 ? NO_BLOCK : b1 * BLOCK;
+        partial = first < t.all_begin || first + BLOCK > t.all_end || second < t.all_begin
+               || second + BLOCK > t.all_end;
+    }
+};
+__device__ __forceinline__ block_list list_of(const params &p, const tile &t) {
+    block_list list;
+    list.begin(p, t, p.is_sparse ? t.begin / BLOCK : t.begin / (2 * BLOCK) * 2);
+    return list;
+}
+/* V of a pair, as it lies in its place. */
+__device__ __forceinline__ void screen_pair(const params &p, unsigned at, unsigned (*bad)[4]) {
+    DYNAMIC_SHARED(slots);
+    char *const v = (char *)slots + (at - (unsigned)__cvta_generic_to_shared(slots));
+#pragma unroll 1
+    for (int h = 0; h < 2; h++) {
+        const unsigned found = screen_block<128>(p, 2, v, 64 * h);
+        if ((threadIdx.x & 31) == 0) bad[h][threadIdx.x >> 5] = found;
+    }
+}
+
+/* Copies by all threads of a group, which arrive by themselves; only what is to be looked at is waited
+   for. */
+__device__ __forceinline__ void copy_blocks(const params &p, const tile &t, const places &at,
+                                            groups_memory &s) {
+    block_list list = list_of(p, t);
+    const copier k_rows(p, t, true, 0), v_rows(p, t, false, 0);
+    const unsigned own = (unsigned)piece_at(128, (int)threadIdx.x >> 3, (int)threadIdx.x & 7);
+    int place = 0;
+    unsigned phase = 1;                             /* of the barriers before anything is in a place */
+    for (bool more = true; more;) {
+        const block_pair x(p, t, list);
+        more = x.first >= 0;
+#pragma unroll 1
+        for (int part = 0; part < (more ? 2 : 1); part++) {           /* K, V */
+            const unsigned full = (part ? at.full_v : at.full_k) + 8 * place,
+                           to = (part ? at.v : at.k) + place * PLACE_BYTES;
+            barrier_wait((part ? at.empty_v : at.empty_k) + 8 * place, phase);
+            if (part == 0 && threadIdx.x == 0) {
+                s.first[place][0] = x.first;
+                s.first[place][1] = x.second;
+                barrier_arrive(full);
+            }
+            copier rows = k_rows;                   /* field by field: both stay in registers */
+            rows.from = part ? v_rows.from : k_rows.from;
+            rows.token = part ? v_rows.token : k_rows.token;
+            rows.page = part ? v_rows.page : k_rows.page;
+            rows.features = part ? v_rows.features : k_rows.features;
+            rows.eight = p.eight[part];
+#pragma unroll 1
+            for (int h = 0; h < 2 && more; h++)
+                copy_block<128, 2>(p, t, rows, h ? x.second : x.first, 2, to + own + h * 64 * 128,
+                                   part == 0);
+            if (!(part && x.partial) && rows.eight < 0) { barrier_after_copies(full); continue; }
+            copy_commit();
+            copy_wait<0>();
+            if (part && x.partial) screen_pair(p, to, s.bad[place]);
+            __syncwarp();
+            barrier_arrive(full);
+        }
+        if (++place == PLACES) { place = 0; phase ^= 1u; }
+    }
+}
+
+/* What a lane sends of a pair by boxes: 64 features of p.box_keys keys from `line` of the place on. */
+struct box_place { int line, row, plane; bool missing; };
+
+/* A box none of whose keys is seen by a row of the tile comes from outside of the tensor: zeros. So does a
+   page that does not exist. missing: some lane has one. */
+__device__ __forceinline__ box_place find_box(const groups_params &p, const tile &t, const block_pair &x) {
+    const int line = (int)((threadIdx.x & 31) >> 1) * p.box_keys,
+              key = (line < BLOCK ? x.first : x.second - BLOCK) + line;
+    const bool seen = x.first >= 0 && line < 2 * BLOCK && key < t.end && key + p.box_keys > t.begin;
+    box_place box = { line, NO_BLOCK, 0, false };
+    if (seen) {
+        const unsigned on = p.table ? p.by_page.quotient((unsigned)key) : 0;
+        const int plane = p.table ? p.table[t.b * p.table_stride + on] : t.b;
+        if (!p.table || (unsigned)plane < (unsigned)p.pages) {
+            box.row = key - (int)(on * p.by_page.d);
+            box.plane = plane;
+        }
+    }
+    box.missing = __any_sync(FULL, seen && box.row == NO_BLOCK) != 0;
+    return box;
+}
+__device__ __forceinline__ void send_box(const tile &t, const box_place &box, const CUtensorMap *map,
+                                         unsigned to, unsigned barrier) {
+    const int half = (int)(threadIdx.x & 1);
+    if ((threadIdx.x & 31) == 0) barrier_expect(barrier, PLACE_BYTES);
+    __syncwarp();
+    if (box.line < 2 * BLOCK)
+        copy_box(to + (unsigned)(half * 128 * 128 + box.line * 128), map, 64 * half, box.row, t.kv,
+                 box.plane, barrier);
+}
+/* K of keys whose page does not exist becomes NaN, so that who sees them is. A thread has one key. */
+__device__ __forceinline__ void spoil_missing(const params &p, const tile &t, const block_pair &x,
+                                              unsigned to) {
+    const int line = (int)threadIdx.x % TILE_THREADS,
+              j = line < BLOCK ? x.first + line : x.second + line - BLOCK;
+    if (j < t.begin || j >= t.end) return;
+    const unsigned on = p.by_page.quotient((unsigned)j);
+    if ((unsigned)p.table[t.b * p.table_stride + on] < (unsigned)p.pages) return;
+#pragma unroll 1
+    for (int i = 0; i < 16; i++)
+        store16_at(to + (unsigned)(i / 8 * 128 * 128 + line * 128 + i % 8 * 16),
+                   make_uint4(FULL, FULL, FULL, FULL));
+}
+
+/* The same by the tensor copy engine: warp 0 sends. The others only help with what is to be looked at; they
+   wait for no place, since nobody waits for them: they may be more than one round behind. */
+__device__ __forceinline__ void send_boxes(const groups_params &p, const tile &t, const places &at,
+                                           groups_memory &s) {
+    block_list list = list_of(p, t);
+    const bool sends = threadIdx.x < 32;
+    int place = 0;
+    unsigned phase = 1, landed = 0;
+    for (;;) {
+        const block_pair x(p, t, list);
+        const bool more = x.first >= 0;
+        const box_place box = find_box(p, t, x);
+#pragma unroll 1
+        for (int part = 0; part < 2; part++) {
+            const unsigned full = (part ? at.full_v : at.full_k) + 8 * place,
+                           to = (part ? at.v : at.k) + place * PLACE_BYTES;
+            const bool touched = part ? x.partial : box.missing;
+            if (sends) {
+                barrier_wait((part ? at.empty_v : at.empty_k) + 8 * place, phase);
+                if (part == 0 && threadIdx.x == 0) {
+                    s.first[place][0] = x.first;
+                    s.first[place][1] = x.second;
+                    if (!more) barrier_arrive(full);
+                }
+                if (more) send_box(t, box, part ? &p.v_map : &p.k_map, to, touched ? at.landed : full);
+            }
+            if (!more) return;
+            if (!touched) continue;
+            barrier_wait(at.landed, landed);
+            landed ^= 1u;
+            if (part) screen_pair(p, to, s.found); else spoil_missing(p, t, x, to);
+            fence_tensor_cores();
+            barrier_among(1, TILE_THREADS);
+            if (threadIdx.x != 0) continue;
+            for (int i = 0; i < 8 && part; i++) s.bad[place][i / 4][i % 4] = s.found[i / 4][i % 4];
+            barrier_arrive(full);
+        }
+        if (++place == PLACES) { place = 0; phase ^= 1u; }
+    }
+}
+#endif
+
 /* For sm_90a: the tensor cores read shared memory themselves, for a group of 4 warps at once. Three such
    groups: one copies, K and V of 128 keys each in PLACES places; two own 64 queries of the tile each.
-   While a group does a softmax, its products with V and the other group's are at work.
+   While a group does a softmax, its products with V and the other group's are at work: the groups send
+   their products in turns, else both would want the tensor cores at once, and then the exponentials.
    d and dv are at most 128; soft cap and slopes are k_prefill's. A pair of blocks need not be
    neighbours: a mask's blocks come two by two.
    Barriers: full and empty for each place. Copies arrive by themselves; only V of blocks that some query
-   does not see wholly is waited for, to be screened. */
+   does not see wholly is waited for, to be screened. By boxes, keys of a block that no query sees come with
+   it as they are. */
 template <typename T>
-__global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_constant__ groups_params p) {
 #if HAS_WARPGROUPS
     DYNAMIC_SHARED(slots);                          /* GROUPS_BYTES */
     SHARED(s, groups_memory);
     enum { LINES = 128, CHUNK = LINES * 128 };
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, group = (int)threadIdx.x / 128 - 1;
-    const unsigned from = (unsigned)__cvta_generic_to_shared(slots), base = (from + 1023u) & ~1023u,
-                   k_at = base + PLACE_BYTES, v_at = k_at + PLACES * PLACE_BYTES;
-    const unsigned full_k = (unsigned)__cvta_generic_to_shared(s.barrier), full_v = full_k + 8 * PLACES,
-                   empty_k = full_v + 8 * PLACES, empty_v = empty_k + 8 * PLACES;
+    const int lane = threadIdx.x & 31, warp = this_warp(), group = warp / 4 - 1;
+    const unsigned base = ((unsigned)__cvta_generic_to_shared(slots) + 1023u) & ~1023u,
+                   barriers = (unsigned)__cvta_generic_to_shared(s.barrier);
+    const places at = { base, base + PLACE_BYTES, base + (1 + PLACES) * PLACE_BYTES,
+                        barriers, barriers + 8 * PLACES, barriers + 16 * PLACES, barriers + 24 * PLACES,
+                        barriers + 32 * PLACES, barriers + 32 * PLACES + 8, barriers + 32 * PLACES + 16 };
     const tile t = locate_tile(p);
     if (t.rows == 0) return;
+    const bool boxes = p.box_keys != 0;
     const int working = t.rows * p.tile_heads > 64 ? 2 : 1;
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0) {
         for (int i = 0; i < PLACES; i++) {
-            barrier_make_for(full_k + 8 * i, TILE_THREADS + 1);       /* one more says what it is */
-            barrier_make_for(full_v + 8 * i, TILE_THREADS);
-            barrier_make_for(empty_k + 8 * i, 4 * working);
-            barrier_make_for(empty_v + 8 * i, 4 * working);
+            /* one more says what it is */
+            barrier_make_for(at.full_k + 8 * i, boxes ? 1 : TILE_THREADS + 1);
+            barrier_make_for(at.full_v + 8 * i, boxes ? 1 : TILE_THREADS);
+            barrier_make_for(at.empty_k + 8 * i, 4 * working);
+            barrier_make_for(at.empty_v + 8 * i, 4 * working);
         }
+        barrier_make_for(at.queries, TILE_THREADS);
+        barrier_make_for(at.landed, 1);
+        barrier_make_for(at.turns, 4);
+        barrier_make_for(at.turns + 8, 4);
+    }
     barriers_are_made();
     __syncthreads();
     if (group < 0) {
         fewer_registers<56>();
-        char *const v_tile = (char *)slots + (v_at - from);
-        block_list list;
-        list.begin(p, t, p.is_sparse ? t.begin / BLOCK : t.begin / (2 * BLOCK) * 2);
-        const copier k_rows(p, t, true, 0), v_rows(p, t, false, 0);
-        const unsigned own = (unsigned)piece_at(LINES, (int)threadIdx.x >> 3, (int)threadIdx.x & 7);
-        int place = 0;
-        unsigned phase = 1;                         /* of the barriers before anything is in a place */
-        bool begun = false;
-        for (bool more = true; more;) {
-            const int b0 = list.next(p, t.b), b1 = b0 < 0 ? -1 : list.next(p, t.b);
-            const int first = b0 * BLOCK, second = b1 < 0 ? NO_BLOCK : b1 * BLOCK;
-            const bool partial = first < t.all_begin || first + BLOCK > t.all_end || second < t.all_begin
-                              || second + BLOCK > t.all_end;
-            more = b0 >= 0;
-#pragma unroll 1
-            for (int part = 0; part < (more ? 2 : 1); part++) {       /* K, V */
-                const unsigned full = (part ? full_v : full_k) + 8 * place,
-                               to = (part ? v_at : k_at) + place * PLACE_BYTES + own;
-                barrier_wait((part ? empty_v : empty_k) + 8 * place, phase);
-                if (part == 0 && threadIdx.x == 0) {
-                    s.first[place][0] = more ? first : -1;
-                    s.first[place][1] = second;
-                    barrier_arrive(full);
-                }
-                if (part == 0 && !begun) copy_queries<128, LINES>(p, t, (int)threadIdx.x, 2, base);
-                begun = true;
-                copier rows = k_rows;               /* field by field: both stay in registers */
-                rows.from = part ? v_rows.from : k_rows.from;
-                rows.token = part ? v_rows.token : k_rows.token;
-                rows.page = part ? v_rows.page : k_rows.page;
-                rows.features = part ? v_rows.features : k_rows.features;
-                rows.eight = p.eight[part];
-#pragma unroll 1
-                for (int h = 0; h < 2 && more; h++)
-                    copy_block<LINES, 2>(p, t, rows, h ? second : first, 2, to + h * 64 * 128, part == 0);
-                if (!(part && partial) && rows.eight < 0) { barrier_after_copies(full); continue; }
-                copy_commit();
-                copy_wait<0>();                     /* the queries, too */
-                if (!(part && partial)) { barrier_arrive(full); continue; }
-#pragma unroll 1
-                for (int h = 0; h < 2; h++) {
-                    const unsigned found = screen_block<LINES>(p, 2, v_tile + place * PLACE_BYTES, 64 * h);
-                    if (lane == 0) s.bad[place][h][warp] = found;
-                }
-                __syncwarp();
-                barrier_arrive(full);
-            }
-            if (++place == PLACES) { place = 0; phase ^= 1u; }
-        }
+        copy_queries<128, LINES>(p, t, (int)threadIdx.x, 2, at.q);
+        barrier_after_copies(at.queries);
+        if (boxes) send_boxes(p, t, at, s);
+        else copy_blocks(p, t, at, s);
     } else if (group < working) {
         more_registers<224>();
         const float factor = p.scale * LOG2E;
@@ -4727,7 +4899,7 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
         for (int i = 0; i < 64; i++) acc[i / 4][i % 4] = 0.0f;
         const auto is_partial = [&](int first) { return first < t.all_begin || first + BLOCK > t.all_end; };
         const auto scores = [&](int place) {
-            const u64 k_lines = lines_at(k_at + (unsigned)(place * PLACE_BYTES));
+            const u64 k_lines = lines_at(at.k + (unsigned)(place * PLACE_BYTES));
             products_begin();
 #pragma unroll
             for (int i = 0; i < 8; i++) {           /* 16 features: 32 bytes of a line */
@@ -4737,7 +4909,7 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
             products_commit();
         };
         const auto values = [&](int place) {
-            const u64 v_lines = columns_at(v_at + (unsigned)(place * PLACE_BYTES), CHUNK);
+            const u64 v_lines = columns_at(at.v + (unsigned)(place * PLACE_BYTES), CHUNK);
             products_begin();
 #pragma unroll
             for (int i = 0; i < 8; i++) products(acc, w[i], v_lines + (u64)(i * 16 * 128 >> 4), T());
@@ -4745,18 +4917,27 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
         };
         const auto wait_full = [&](unsigned bar, unsigned phase) {
             barrier_wait(bar, phase);
-            fence_tensor_cores();
+            if (!boxes) fence_tensor_cores();
         };
-        const auto pack_all = [&] {
+        const auto pack_half = [&](int h) {
 #pragma unroll
-            for (int i = 0; i < 8; i++) pack_weights<T>(x[2 * i], x[2 * i + 1], w[i]);
+            for (int i = 4 * h; i < 4 * h + 4; i++) pack_weights<T>(x[2 * i], x[2 * i + 1], w[i]);
         };
-        const auto softmax = [&](int first, int second) {
+        /* The weights of a pair, in w. `behind` is called when half of them are there: then the products
+           before are done, and w may change. */
+        const auto softmax = [&](int first, int second, auto behind) {
+            float highest[2], sum[2][2] = {};
             finish_rows<8, false>(p, t, m, first, false, is_partial(first), x);
             finish_rows<8, false>(p, t, m, second, false, is_partial(second), x + 8);
-            tile_softmax<16>(factor, x, top, den, keep);
-            /* never true: the weights are there before the next wait, which the compiler would put first */
-            if (den[0] + den[1] < 0.0f) __trap();
+            new_maxima(factor, x, top, keep, highest);
+            weigh_keys<0, 8>(factor, x, highest, sum);
+            /* never true: these are there before the next wait, which the compiler would put first */
+            if (sum[0][0] + sum[1][0] + sum[0][1] + sum[1][1] < 0.0f) __trap();
+            behind();
+            weigh_keys<8, 16>(factor, x, highest, sum);
+            pack_half(0);
+            pack_half(1);
+            add_weights(sum, keep, den);
         };
         const auto put_back = [&](int place, int first, int second) {
             if (!is_partial(first) && !is_partial(second)) return;
@@ -4771,44 +4952,52 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
             __syncwarp();
             if (lane == 0) barrier_arrive(bar);
         };
-        wait_full(full_k, 0);
-        int first = s.first[0][0], second = s.first[0][1], last = 0;
-        unsigned last_phase = 0;
+        barrier_wait(at.queries, 0);
+        fence_tensor_cores();
+        wait_full(at.full_k, 0);
+        int first = s.first[0][0], second = s.first[0][1], last = 0, place = 1;
+        unsigned last_phase = 0, phase = 0, turn = group == 0 ? 1 : 0;               /* group 0 begins */
+        const bool in_turns = working == 2;
+        const auto finish_values = [&] {
+            products_wait<0>();
+            products_are(acc);
+            put_back(last, first, second);
+        };
         if (first >= 0) {
             scores(0);
             products_wait<0>();
             products_are(x);
-            released(empty_k);
-            softmax(first, second);
+            released(at.empty_k);
+            softmax(first, second, [] {});
             for (;;) {
-                const int place = last + 1 == PLACES ? 0 : last + 1;
-                const unsigned phase = last_phase ^ (place == 0 ? 1u : 0u);
-                wait_full(full_k + 8 * place, phase);
+                wait_full(at.full_k + 8 * place, phase);
                 const int next_first = s.first[place][0], next_second = s.first[place][1];
-                pack_all();
+                wait_full(at.full_v + 8 * last, last_phase);
                 if (next_first < 0) break;
+                if (in_turns) barrier_wait(at.turns + 8 * group, turn);
+                turn ^= 1u;
                 scores(place);
-                wait_full(full_v + 8 * last, last_phase);
                 values(last);
+                if (in_turns) released(at.turns + 8 * (group ^ 1));
+                const int after = place + 1 == PLACES ? 0 : place + 1;
+                const unsigned phase_after = phase ^ (after == 0 ? 1u : 0u);
                 products_wait<1>();
                 products_are(x);
-                released(empty_k + 8 * place);
-                softmax(next_first, next_second);
-                products_wait<0>();
-                products_are(acc);
-                put_back(last, first, second);
-                released(empty_v + 8 * last);
-                scale_sums<16>(keep, acc);
+                released(at.empty_k + 8 * place);
+                softmax(next_first, next_second, [&] {
+                    finish_values();
+                    released(at.empty_v + 8 * last);
+                    scale_sums<16>(keep, acc);
+                });
                 first = next_first;
                 second = next_second;
                 last = place;
                 last_phase = phase;
+                place = after;
+                phase = phase_after;
             }
-            wait_full(full_v + 8 * last, last_phase);
             values(last);
-            products_wait<0>();
-            products_are(acc);
-            put_back(last, first, second);
+            finish_values();
         }
         write_tile(p, t, m, factor, tops, dens, sums);
     }
@@ -13365,7 +13554,8 @@ santa_status cuda_status(cudaError_t e) {
 
 /* The second kernel of a pair may be placed while the first one drains; it waits where its code
    says so. */
-cudaError_t launch_kernel(void (*kernel)(const params), const call &c, dim3 grid, int threads,
+template <typename P>
+cudaError_t launch_kernel(void (*kernel)(const P), const P &p, const call &c, dim3 grid, int threads,
                           size_t shared, bool overlap, int cluster) {
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attribute[2] = {};
@@ -13384,19 +13574,25 @@ cudaError_t launch_kernel(void (*kernel)(const params), const call &c, dim3 grid
         attribute[config.numAttrs].val.clusterDim.y = attribute[config.numAttrs].val.clusterDim.z = 1;
         config.numAttrs++;
     }
-    return cudaLaunchKernelEx(&config, kernel, c.p);
+    return cudaLaunchKernelEx(&config, kernel, p);
 }
 template <auto kernel>
 cudaError_t launch(const call &c, dim3 grid, int threads, size_t shared, bool overlap, int cluster = 1) {
     SANTA_CUDA_LAUNCHED(kernel);
-    return launch_kernel(kernel, c, grid, threads, shared, overlap, cluster);
+    return launch_kernel(kernel, c.p, c, grid, threads, shared, overlap, cluster);
 }
 
 /* More than 48 KB of shared memory has to be asked for. */
+template <auto kernel, typename P>
+cudaError_t launch_ring(const call &c, const P &p, dim3 grid, int bytes, int threads, bool overlap) {
+    const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (e != cudaSuccess) return e;
+    SANTA_CUDA_LAUNCHED(kernel);
+    return launch_kernel(kernel, p, c, grid, threads, (size_t)bytes, overlap, 1);
+}
 template <auto kernel> cudaError_t launch_ring(const call &c, dim3 grid, int bytes,
                                                int threads = SCORE_WARPS * 32, bool overlap = false) {
-    cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    return e == cudaSuccess ? launch<kernel>(c, grid, threads, (size_t)bytes, overlap) : e;
+    return launch_ring<kernel>(c, c.p, grid, bytes, threads, overlap);
 }
 
 /* From a number to what the kernels are compiled for: f is called with a value that has it as
@@ -13527,6 +13723,55 @@ cudaError_t launch_dense_plain(call &c) {
 
 /* Many query rows: k_prefill, or k_prefill_groups where it was compiled for the card. */
 
+/* The driver's function, which the runtime finds, so that nothing links with the driver; null: it has
+   none. */
+decltype(&cuTensorMapEncodeTiled) find_encoder(void) {
+    static void *found = [] {
+        cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+        void *f = nullptr;
+#if CUDART_VERSION >= 12050
+        const cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000,
+                                                               cudaEnableDefault, &result);
+#else
+        const cudaError_t e = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &f, cudaEnableDefault,
+                                                      &result);
+#endif
+        return e == cudaSuccess && result == cudaDriverEntryPointSuccess ? f : nullptr;
+    }();
+    return (decltype(&cuTensorMapEncodeTiled))found;
+}
+
+/* Boxes of so many rows by 64 features of K or V; false: the tensor copy engine does not take it. */
+bool map_boxes(const santa_tensor *t, int rows, CUtensorMap *map) {
+    const auto encode = find_encoder();
+    const cuuint64_t shape[4] = { (cuuint64_t)t->shape[3], (cuuint64_t)t->shape[1], (cuuint64_t)t->shape[2],
+                                  (cuuint64_t)t->shape[0] };
+    const int from[3] = { 1, 2, 0 };
+    const cuuint32_t box[4] = { 64, (cuuint32_t)rows, 1, 1 }, every[4] = { 1, 1, 1, 1 };
+    cuuint64_t strides[3];
+    i64 s[4];
+    byte_strides(t, s);
+    for (int i = 0; i < 3; i++) {
+        const i64 stride = t->shape[from[i]] == 1 ? 16 : s[from[i]];  /* not looked at, but checked */
+        if (stride <= 0 || stride >= (i64)1 << 40 || shape[i + 1] > UINT32_MAX) return false;
+        strides[i] = (cuuint64_t)stride;
+    }
+    return encode && encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 4, t->data, shape, strides, box, every,
+                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+                     == CUDA_SUCCESS;
+}
+
+/* Boxes of 8 keys would do: their lines begin where the pieces' order does. Of 16 they cost more than
+   copies by threads. */
+void find_boxes(const call &c, groups_params *p) {
+    const i64 both = (p->table ? c.a->k.shape[1] : 0) | BLOCK, keys = both & -both;
+    p->box_keys = 0;
+    if (keys < 32 || p->eight[0] >= 0 || p->eight[1] >= 0) return;
+    if (map_boxes(&c.a->k, (int)keys, &p->k_map) && map_boxes(&c.a->v, (int)keys, &p->v_map))
+        p->box_keys = (int)keys;
+}
+
 bool is_eight(int type) { return type == SANTA_E4M3 || type == SANTA_E5M2; }
 
 /* What their tiles take: K and V of q's type of 16 bits, or of floats of 8, which are made such. */
@@ -13567,8 +13812,12 @@ template <typename T> cudaError_t launch_tiles(call &c) {
         const cudaError_t e = cudaFuncGetAttributes(&compiled, (const void *)k_prefill_groups<T>);
         if (e != cudaSuccess) return e;
     }
-    if (compiled.numRegs > 64)                      /* else it is empty */
-        return launch_ring<k_prefill_groups<T>>(c, grid, GROUPS_BYTES, 3 * 128);
+    if (compiled.numRegs > 64) {                    /* else it is empty */
+        groups_params all = {};
+        (params &)all = p;
+        find_boxes(c, &all);
+        return launch_ring<k_prefill_groups<T>>(c, all, grid, GROUPS_BYTES, 3 * 128, false);
+    }
     p.one_tile = c.card.shared < prefill_bytes(p.d, false) + (int)sizeof(screened);
     return launch_ring<k_prefill>(c, grid, prefill_bytes(p.d, p.one_tile), TILE_THREADS);
 }

@@ -153,6 +153,18 @@ static const char *csv_ratio(const gain &g) {
     return to;
 }
 
+/* Pages in an order that is always the same. */
+static std::vector<int> shuffled(int pages) {
+    std::vector<int> order(pages);
+    for (int i = 0; i < pages; i++) order[i] = i;
+    unsigned long long x = 1;
+    for (int i = pages - 1; i > 0; i--) {
+        x = x * 6364136223846793005ull + 1442695040888963407ull;
+        std::swap(order[i], order[(x >> 33) % (i + 1)]);
+    }
+    return order;
+}
+
 /* bits: of a copy of K, or 0 */
 struct method { const char *name; santa_method method; int samples; santa_stash stash; int bits; };
 
@@ -185,13 +197,7 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page,
     a.out = santa_view(out, q_type, batch, 1, HEADS, DIM);
     if (page) {
         const int pages = batch * n / page;
-        std::vector<int> order(pages);
-        for (int i = 0; i < pages; i++) order[i] = i;
-        unsigned long long x = 1;
-        for (int i = pages - 1; i > 0; i--) {
-            x = x * 6364136223846793005ull + 1442695040888963407ull;
-            std::swap(order[i], order[(x >> 33) % (i + 1)]);
-        }
+        const std::vector<int> order = shuffled(pages);
         CUDA(cudaMalloc(&table, pages * sizeof(int)));
         CUDA(cudaMemcpy(table, order.data(), pages * sizeof(int), cudaMemcpyHostToDevice));
         a.k = santa_view(k, (santa_dtype)type, pages, page, KV_HEADS, DIM);

@@ -1,5 +1,5 @@
 /* bench_cuda --prefill: as many query rows as keys, causal, bf16. Dense in TFLOP/s of the
-   causal half, also with K and V in e4m3, and SampleAttention, all stages, on heads whose mass
+   causal half, also with K and V in pages or in e4m3, and SampleAttention, all stages, on heads whose mass
    lies in planted columns and one diagonal, as in prefill.h: so many columns that the share of
    blocks kept comes near what is asked. Include it in bench_cuda.cu. */
 
@@ -52,6 +52,7 @@ __global__ void plant(unsigned short *q, unsigned short *k, int n, const unsigne
 
 struct prompt {
     unsigned short *q, *k, *v, *out;
+    int *table;
     santa_sample_audit *audit;
     santa_attention a;
     void *workspace;
@@ -59,7 +60,8 @@ struct prompt {
     int n;
     cudaStream_t stream;
 
-    prompt(int keys, cudaStream_t s, santa_dtype type = SANTA_BF16) : n(keys), stream(s) {
+    prompt(int keys, cudaStream_t s, santa_dtype type = SANTA_BF16, int page = 0)
+        : table(nullptr), n(keys), stream(s) {
         const size_t rows = (size_t)n * HEADS * DIM, of_kv = (size_t)n * KV_HEADS * DIM;
         CUDA(cudaMalloc(&q, rows * 2)); CUDA(cudaMalloc(&out, rows * 2));
         CUDA(cudaMalloc(&k, of_kv * 2)); CUDA(cudaMalloc(&v, of_kv * 2));
@@ -70,8 +72,15 @@ struct prompt {
         fill<<<2048, 256, 0, stream>>>((unsigned char *)v, of_kv, number, 2);
         memset(&a, 0, sizeof a);
         a.q = santa_view(q, SANTA_BF16, 1, n, HEADS, DIM);
-        a.k = santa_view(k, type, 1, n, KV_HEADS, DIM);
-        a.v = santa_view(v, type, 1, n, KV_HEADS, DIM);
+        if (page) {
+            const std::vector<int> order = shuffled(n / page);
+            CUDA(cudaMalloc(&table, order.size() * sizeof(int)));
+            CUDA(cudaMemcpy(table, order.data(), order.size() * sizeof(int), cudaMemcpyHostToDevice));
+            a.block_table = table;
+            a.max_pages = n / page;
+        }
+        a.k = santa_view(k, type, page ? n / page : 1, page ? page : n, KV_HEADS, DIM);
+        a.v = santa_view(v, type, page ? n / page : 1, page ? page : n, KV_HEADS, DIM);
         a.out = santa_view(out, SANTA_BF16, 1, n, HEADS, DIM);
         a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CUDA;
         a.causal = 1;
@@ -83,7 +92,8 @@ struct prompt {
         CUDA(cudaMalloc(&workspace, bytes));
     }
     ~prompt() {
-        for (void *p : {(void *)q, (void *)k, (void *)v, (void *)out, (void *)audit, workspace})
+        for (void *p :
+             {(void *)q, (void *)k, (void *)v, (void *)out, (void *)table, (void *)audit, workspace})
             CUDA(cudaFree(p));
     }
 
@@ -169,12 +179,20 @@ static void bench_prefill(timer &t, bool quick, FILE *csv) {
         const double alone = t.median([&] { x.call(false); }, runs);
         printf("  dense   n %6d  %9.3f ms  %6.0f TFLOP/s\n", n, alone * 1e-3, flops / alone * 1e-6);
         if (csv) fprintf(csv, "dense,%d,%.4f,%.1f,1,0,1\n", n, alone * 1e-3, flops / alone * 1e-6);
-        const prompt eights(n, t.stream, SANTA_E4M3);
-        const double of_eight = t.median([&] { eights.call(false); }, runs);
-        printf("  e4m3    n %6d  %9.3f ms  %6.0f TFLOP/s\n", n, of_eight * 1e-3, flops / of_eight * 1e-6);
-        if (csv)
-            fprintf(csv, "dense e4m3,%d,%.4f,%.1f,1,0,%.4f\n", n, of_eight * 1e-3, flops / of_eight * 1e-6,
-                    alone / of_eight);
+        const struct { const char *name; santa_dtype type; int page; } others[] = {
+            { "pages of 16", SANTA_BF16, 16 },
+            { "pages of 64", SANTA_BF16, 64 },
+            { "e4m3", SANTA_E4M3, 0 },
+        };
+        for (const auto &other : others) {
+            const prompt y(n, t.stream, other.type, other.page);
+            const double time = t.median([&] { y.call(false); }, runs);
+            printf("  dense   n %6d  %9.3f ms  %6.0f TFLOP/s, %s\n", n, time * 1e-3, flops / time * 1e-6,
+                   other.name);
+            if (csv)
+                fprintf(csv, "dense %s,%d,%.4f,%.1f,1,0,%.4f\n", other.name, n, time * 1e-3,
+                        flops / time * 1e-6, alone / time);
+        }
         for (double share : { 0.10, 0.05 }) {
             const double kept = x.set_share(share);
             const std::vector<cudaGraphExec_t> calls = { t.capture([&] { x.call(false); }),

@@ -390,7 +390,8 @@ static void check_listed(const problem &x, const standin_launch &l, const params
 static const std::string &name_of(const standin_launch &l);
 
 static bool read_parameters(const standin_launch &l, params *p) {
-    if (!CHECK(l.parameters.size() == sizeof *p)) return false;
+    if (!CHECK(l.parameters.size() == sizeof *p || l.parameters.size() == sizeof(groups_params)))
+        return false;
     memcpy((void *)p, l.parameters.data(), sizeof *p);
     return true;
 }
@@ -741,6 +742,26 @@ static std::vector<part> tiled_parts(const problem &x, const params &p) {
     return parts;
 }
 
+/* K and V of 16 bits come by boxes of at most 64 keys of a page, if that makes 32, where the tensor copy
+   engine can have their strides. */
+static void check_boxes(const problem &x, const standin_launch &l, const std::string &name) {
+    const santa_attention &a = x.a;
+    const int64_t page = a.block_table ? a.k.shape[1] : 64,
+                  keys = page % 64 == 0 ? 64 : page % 32 == 0 ? 32 : 0;
+    bool good = !is_eight(a.k.dtype) && !is_eight(a.v.dtype);
+    for (const santa_tensor *t : {&a.k, &a.v})
+        for (int i = 0; i < 3; i++)
+            good &= t->shape[i] == 1 || (t->stride[i] > 0 && t->stride[i] < 1ll << 39);
+    groups_params p;
+    memcpy((void *)&p, l.parameters.data(), sizeof p);
+    CHECK_MSG(p.box_keys == (good ? keys : 0), "%s: boxes of %d keys", name.c_str(), p.box_keys);
+    if (p.box_keys)
+        CHECK_MSG(p.k_map.data == a.k.data && p.v_map.data == a.v.data
+                      && p.v_map.shape[0] == (uint64_t)a.v.shape[3]
+                      && p.k_map.shape[3] == (uint64_t)a.k.shape[0] && p.k_map.box[1] == (uint32_t)keys,
+                  "%s: maps of boxes", name.c_str());
+}
+
 /* A tile has all heads of a group, or up to 16, but for masks of each head; its rows are as many as fit in
    128 queries, and where blocks are looked at a power of two that divides them. */
 static void check_tiles(const problem &x, const standin_launch &l, const params &p,
@@ -761,6 +782,7 @@ static void check_tiles(const problem &x, const standin_launch &l, const params 
     const std::string type = a.q.dtype == SANTA_F16 ? "__half" : "__nv_bfloat16",
                       want = groups ? "k_prefill_groups<" + type + ">" : "k_prefill";
     CHECK_MSG(name == want, "%s, want %s", name.c_str(), want.c_str());
+    if (groups && l.parameters.size() == sizeof(groups_params)) check_boxes(x, l, name);
     CHECK_MSG(p.tile_heads == heads && p.tile_slices == slices && p.tile_rows == rows
                   && p.by_position == sparse && divides_by(p.by_tile_heads, heads)
                   && p.v_slices == over(p.dv, 128),

@@ -204,17 +204,17 @@ static void prefill_bits(void) {
 static void prefill_nan(void) {
     NEED_DEVICE();
     for (int64_t d : {64, 128})
-        for (int i = 0; i < 8; i++) {
-            const int what = i % 4;
+        for (int i = 0; i < 10; i++) {
+            const int what = i < 8 ? i % 4 : 3, page_size = i < 8 ? 16 : 32 * (i - 7);
             ref_spec s = prefill_spec(4, 1, 100, 200, d, i & 1 ? SANTA_F16 : SANTA_BF16);
-            s.page_size = what == 3 ? 16 : 0;
-            if (i >= 4) take_eights(&s, what == 2 ? 11 : 3);    /* e4m3 has no infinity */
+            s.page_size = what == 3 ? page_size : 0;
+            if (i >= 4 && i < 8) take_eights(&s, what == 2 ? 11 : 3);    /* e4m3 has no infinity */
             problem clean(s), bad(s);
-            const int64_t key = 160;
+            const int64_t key = i < 9 ? 160 : 128;
             if (what == 0) ref_set(&bad.a.k, 0, key, 0, 5, (double)test_nan());
             if (what == 1) ref_set(&bad.a.v, 0, key, 0, 5, (double)test_nan());
             if (what == 2) ref_set(&bad.a.v, 0, key, 0, 5, INFINITY);
-            if (what == 3) bad.block_table[10] = INT32_MAX;
+            if (what == 3) bad.block_table[key / page_size] = i & 1 ? -1 : INT32_MAX;
             result x, y;
             if (!run_on_gpu(clean, options(SANTA_DENSE, 0), &x)
                 || !run_on_gpu(bad, options(SANTA_DENSE, 0), &y))
@@ -253,6 +253,24 @@ static void prefill_nan(void) {
     if (!run_on_gpu(clean, options(SANTA_DENSE, 0), &x) || !run_on_gpu(bad, options(SANTA_DENSE, 0), &y))
         return;
     CHECK_MSG(x.same(y), "keys that no row sees were read");
+    for (int64_t page : {16, 32, 64}) {                         /* pages that no row sees may be gone */
+        s.page_size = page;
+        problem all(s), some(s);
+        const int64_t pages = (s.len + page - 1) / page;
+        int64_t gone = 0;
+        for (int64_t b = 0; b < s.batch; b++)
+            for (int64_t i = 0; i < pages; i++) {
+                const int64_t n = ref_len(&some, b);
+                if (i * page < n && (i + 1) * page > n - s.q_len - s.window) continue;
+                some.block_table[b * pages + i] = i & 1 ? -7 : INT32_MAX;
+                gone++;
+            }
+        if (!CHECK_MSG(gone > 0, "pages of %lld", (long long)page)
+            || !run_on_gpu(all, options(SANTA_DENSE, 0), &x)
+            || !run_on_gpu(some, options(SANTA_DENSE, 0), &y))
+            return;
+        CHECK_MSG(x.same(y), "pages of %lld that no row sees were read", (long long)page);
+    }
 }
 
 /* --------------------------------------------------------------------------------- sparse */

@@ -457,6 +457,16 @@ inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const v
     return cudaSuccess;
 }
 
+/* Of the driver's functions the one that santa_cuda.cu asks for. */
+enum { cudaEnableDefault };
+enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound };
+inline cudaError_t cudaGetDriverEntryPoint(const char *, void **function, unsigned long long,
+                                           cudaDriverEntryPointQueryResult *result) {
+    *function = (void *)cuTensorMapEncodeTiled;
+    *result = cudaDriverEntryPointSuccess;
+    return cudaSuccess;
+}
+
 template <typename... P, typename... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(P...), A &&... arguments) {
     const dim3 g = config->gridDim, b = config->blockDim;

@@ -1,6 +1,7 @@
 /* Intrinsics of CUDA, and the twins of >>instructions in santa_cuda.cu; see cuda_runtime.h. */
 #ifndef SANTA_EMULATOR_INSTRUCTIONS_H
 #define SANTA_EMULATOR_INSTRUCTIONS_H
+#include "cuda.h"
 #include "fibers.h"
 
 /* Where a collective is called: a last argument by default. */
@@ -554,6 +555,31 @@ inline void barrier_make_for(unsigned at, int arrivals, CALLER) {
 }
 inline void barrier_arrive(unsigned at, CALLER) {
     emulated::barrier_step(emulated::barrier_at(at, HERE("mbarrier.arrive")), 1, 0);
+}
+/* A box of the tensor copy engine by the map that cuda.h's twin has made: pieces of 16 bytes exchanged by
+   their line's place in 1 KB. */
+inline void copy_box(unsigned to, const CUtensorMap *map, int feature, int row, int head, int plane,
+                     unsigned barrier, CALLER) {
+    const emulated::place where = HERE("cp.async.bulk.tensor");
+    const long long start[4] = {feature, row, head, plane};
+    const int lines = (int)map->box[1];
+    if (to % 1024) emulated::fail(where, "a box at %u", to);
+    emulated::state.deferred.push_back({(emulated::u64 *)emulated::barrier_at(barrier, where), {},
+                                        128 * lines, 0});
+    for (int line = 0; line < lines; line++)
+        for (int piece = 0; piece < 8; piece++) {
+            const long long at[4] = {start[0] + 8 * piece, start[1] + line, start[2], start[3]};
+            const char *from = map->data;
+            bool have = true;
+            for (int i = 0; i < 4; i++) {
+                have &= at[i] >= 0 && at[i] < (long long)map->shape[i];
+                from += at[i] * (i ? (long long)map->stride[i - 1] : 2);
+            }
+            emulated::begin_copy(emulated::state.deferred.back().copies,
+                                 emulated::shared_pointer(to + (unsigned)(128 * line
+                                                                          + 16 * (piece ^ line % 8))),
+                                 have ? from : map->data, have ? 16 : 0, have ? 0 : 16, where);
+        }
 }
 inline void fence_tensor_cores() { }
 template <int N> void fewer_registers() { }

@@ -6,6 +6,7 @@
 #define SANTA_STANDIN_CUDA_RUNTIME_H
 #define SANTA_CUDA_STANDIN
 
+#include "cuda.h"
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -173,6 +174,16 @@ struct cudaFuncAttributes { int numRegs; };
 inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *) {
     if (standin.fails()) return standin.fail_with;
     attributes->numRegs = standin.card->major == 9 && standin.warpgroups ? 168 : 0;
+    return cudaSuccess;
+}
+
+/* Of the driver's functions the one that santa_cuda.cu asks for. */
+enum { cudaEnableDefault };
+enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound };
+inline cudaError_t cudaGetDriverEntryPoint(const char *, void **function, unsigned long long,
+                                           cudaDriverEntryPointQueryResult *result) {
+    *function = (void *)cuTensorMapEncodeTiled;
+    *result = cudaDriverEntryPointSuccess;
     return cudaSuccess;
 }
 
