@@ -550,6 +550,7 @@ struct groups_memory {
     u64 barrier[4 * PLACES + 4];                    /* queries are there, V has landed; a group's turn */
     int first[PLACES][2];
     unsigned bad[PLACES][2][4], found[2][4];        /* found: before the one that arrives has it */
+    struct { int place, is_v, first, second; } landed;                /* place < 0: there is no more */
 };
 enum { GROUPS_BYTES = (1 + 2 * PLACES) * PLACE_BYTES + 1024 };
 /* What it takes: how the tensor copy engine finds K and V, whose boxes are so many keys, a power of two
@@ -4785,10 +4786,10 @@ __device__ __forceinline__ void send_box(const tile &t, const box_place &box, co
                  box.plane, barrier);
 }
 /* K of keys whose page does not exist becomes NaN, so that who sees them is. A thread has one key. */
-__device__ __forceinline__ void spoil_missing(const params &p, const tile &t, const block_pair &x,
+__device__ __forceinline__ void spoil_missing(const params &p, const tile &t, int first, int second,
                                               unsigned to) {
     const int line = (int)threadIdx.x % TILE_THREADS,
-              j = line < BLOCK ? x.first + line : x.second + line - BLOCK;
+              j = line < BLOCK ? first + line : second + line - BLOCK;
     if (j < t.begin || j >= t.end) return;
     const unsigned on = p.by_page.quotient((unsigned)j);
     if ((unsigned)p.table[t.b * p.table_stride + on] < (unsigned)p.pages) return;
@@ -4798,42 +4799,62 @@ __device__ __forceinline__ void spoil_missing(const params &p, const tile &t, co
                    make_uint4(FULL, FULL, FULL, FULL));
 }
 
-/* The same by the tensor copy engine: warp 0 sends. The others only help with what is to be looked at; they
-   wait for no place, since nobody waits for them: they may be more than one round behind. */
+/* What has landed and is to be touched: V of a pair that some query does not see wholly, K with pages
+   that do not exist. By all four warps; the thread that arrives has what was found. */
+__device__ __forceinline__ void touch_pair(const params &p, const tile &t, const places &at,
+                                           groups_memory &s) {
+    const int place = s.landed.place, is_v = s.landed.is_v;
+    const unsigned to = (is_v ? at.v : at.k) + place * PLACE_BYTES;
+    if (is_v) screen_pair(p, to, s.found); else spoil_missing(p, t, s.landed.first, s.landed.second, to);
+    fence_tensor_cores();
+    barrier_among(1, TILE_THREADS);
+    if (threadIdx.x != 0) return;
+    for (int i = 0; i < 8 && is_v; i++) s.bad[place][i / 4][i % 4] = s.found[i / 4][i % 4];
+    barrier_arrive((is_v ? at.full_v : at.full_k) + 8 * place);
+}
+
+/* The same by the tensor copy engine: warp 0 sends. The others wait for what is to be touched, or the end:
+   they may not wait for places, as they could be a round behind, where a parity means the opposite. */
 __device__ __forceinline__ void send_boxes(const groups_params &p, const tile &t, const places &at,
                                            groups_memory &s) {
+    unsigned landed = 0;
+    if (this_warp() != 0) {
+        for (;; landed ^= 1u) {
+            barrier_wait(at.landed, landed);
+            if (s.landed.place < 0) return;
+            touch_pair(p, t, at, s);
+        }
+    }
     block_list list = list_of(p, t);
-    const bool sends = threadIdx.x < 32;
     int place = 0;
-    unsigned phase = 1, landed = 0;
+    unsigned phase = 1;
     for (;;) {
         const block_pair x(p, t, list);
         const bool more = x.first >= 0;
         const box_place box = find_box(p, t, x);
 #pragma unroll 1
-        for (int part = 0; part < 2; part++) {
+        for (int part = 0; part < (more ? 2 : 1); part++) {
             const unsigned full = (part ? at.full_v : at.full_k) + 8 * place,
                            to = (part ? at.v : at.k) + place * PLACE_BYTES;
             const bool touched = part ? x.partial : box.missing;
-            if (sends) {
-                barrier_wait((part ? at.empty_v : at.empty_k) + 8 * place, phase);
-                if (part == 0 && threadIdx.x == 0) {
+            barrier_wait((part ? at.empty_v : at.empty_k) + 8 * place, phase);
+            if (threadIdx.x == 0) {
+                if (part == 0) {
                     s.first[place][0] = x.first;
                     s.first[place][1] = x.second;
-                    if (!more) barrier_arrive(full);
                 }
-                if (more) send_box(t, box, part ? &p.v_map : &p.k_map, to, touched ? at.landed : full);
+                if (touched || !more) s.landed = { more ? place : -1, part, x.first, x.second };
+                if (!more) {
+                    barrier_arrive(full);
+                    barrier_arrive(at.landed);
+                }
             }
             if (!more) return;
+            send_box(t, box, part ? &p.v_map : &p.k_map, to, touched ? at.landed : full);
             if (!touched) continue;
             barrier_wait(at.landed, landed);
             landed ^= 1u;
-            if (part) screen_pair(p, to, s.found); else spoil_missing(p, t, x, to);
-            fence_tensor_cores();
-            barrier_among(1, TILE_THREADS);
-            if (threadIdx.x != 0) continue;
-            for (int i = 0; i < 8 && part; i++) s.bad[place][i / 4][i % 4] = s.found[i / 4][i % 4];
-            barrier_arrive(full);
+            touch_pair(p, t, at, s);
         }
         if (++place == PLACES) { place = 0; phase ^= 1u; }
     }
