@@ -225,6 +225,50 @@ static void k_bulk(float *out, const float *in) {
     out[threadIdx.x] = before == before ? -1.0f : ((const float *)slots)[threadIdx.x];
 }
 
+/* A box that reaches over the last row and the last feature. */
+struct boxed { CUtensorMap map; };
+static void k_box(float *out, const boxed x) {
+    DYNAMIC_SHARED(slots);
+    SHARED(full, unsigned long long);
+    const unsigned bar = (unsigned)__cvta_generic_to_shared(&full),
+                   at = ((unsigned)__cvta_generic_to_shared(slots) + 1023u) & ~1023u;
+    if (threadIdx.x == 0) {
+        barrier_make_for(bar, 1);
+        barrier_expect(bar, 1024);
+        copy_box(at, &x.map, 64, 3, 1, 1, bar);
+    }
+    __syncthreads();
+    barrier_wait(bar, 0);
+    const unsigned short *box = (const unsigned short *)emulated::shared_pointer(at);
+    for (int i = (int)threadIdx.x; i < 512; i += 64) out[i] = (float)box[i];
+}
+static void boxes(void) {
+    enum { FEATURES = 96, ROWS = 5, HEADS = 2, PLANES = 2 };
+    numbers<unsigned short> in(FEATURES * ROWS * HEADS * PLANES);
+    numbers<float> out(512);
+    std::vector<unsigned short> x(in.n);
+    for (size_t i = 0; i < x.size(); i++) x[i] = (unsigned short)(i + 1);
+    in.put(x);
+    const cuuint64_t shape[4] = {FEATURES, ROWS, HEADS, PLANES},
+                     strides[3] = {2 * FEATURES * HEADS, 2 * FEATURES, 2 * FEATURES * HEADS * ROWS};
+    const cuuint32_t box[4] = {64, 8, 1, 1}, every[4] = {1, 1, 1, 1};
+    boxed b;
+    CHECK(cuTensorMapEncodeTiled(&b.map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 4, (void *)in.p, shape, strides, box,
+                                 every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+          == CUDA_SUCCESS);
+    CHECK(run(k_box, 1, 64, 4096, out.p, b) == cudaSuccess);
+    const std::vector<float> y = out.get();
+    int right = 0;
+    for (int line = 0; line < 8; line++)
+        for (int i = 0; i < 64; i++) {
+            const bool have = line < ROWS - 3 && i < FEATURES - 64;
+            const int from = ((ROWS + 3 + line) * HEADS + 1) * FEATURES + 64 + i;
+            right += y[(size_t)(64 * line + 8 * (i / 8 ^ line) + i % 8)] == (have ? (float)(from + 1) : 0.0f);
+        }
+    CHECK_MSG(right == 512, "%d of 512 numbers of a box", right);
+}
+
 static void copies(void) {
     numbers<float> in(256), out(64);
     std::vector<float> x(256);
@@ -459,6 +503,7 @@ static const test_case emulator[] = {{"half_numbers", half_numbers},
                                      {"collectives", collectives},
                                      {"tensor_cores", tensor_cores},
                                      {"copies", copies},
+                                     {"boxes", boxes},
                                      {"faults", faults},
                                      {"orders", orders},
                                      {"runtime", runtime},
