@@ -200,8 +200,8 @@ struct params {
     const int *seq_lens, *context_lens, *kv_start;  /* [batch] or NULL */
     int first_key;
     /* k_dense_plain: floats from a head of q to the next one, 0: it has no room; rows come to the ring
-       as they are, by pieces of 1 << this bytes, 0: they do not; whether they are not f32 there */
-    int query_pitch, staged_k, staged_v, decoded_k, decoded_v, plain_slots;
+       as they are, by pieces of 1 << this bytes, 0: they do not */
+    int query_pitch, staged_k, staged_v, plain_slots;
     int dense_below, is_short;                      /* 0 or keys, see key_range */
     i64 window;
 
@@ -406,7 +406,6 @@ template <int N> struct a_number { enum { value = N }; };
 
 struct any { };                                     /* K of any type and stride, by plain loads */
 struct e4m3 { unsigned char x; };
-struct e5m2 { unsigned char x; };
 struct sixteen { unsigned short x; };               /* f16 or bf16, see with_type */
 struct on_cores { };                                /* that or e4m3, where it is asked for each block */
 
@@ -1416,29 +1415,6 @@ template <typename T, int N> struct values {
     }
 };
 
-/* Four adjacent numbers of T at `from`. */
-template <typename T> struct raw_four {
-    typedef T type;
-    __device__ __forceinline__ void to(const char *from, float *y) const {
-        if constexpr (sizeof(T) == 2) {
-            const uint2 w = *(const uint2 *)from;
-            const float2 a = unpack_pair(*(const typename pair_of<T>::type *)&w.x),
-                         b = unpack_pair(*(const typename pair_of<T>::type *)&w.y);
-            y[0] = a.x; y[1] = a.y; y[2] = b.x; y[3] = b.y;
-        } else {
-            const unsigned w = *(const unsigned *)from;
-            if constexpr (eight_bits<T>) {
-                const float2 a = __half22float2(e4m3_pair((unsigned short)w)),
-                             b = __half22float2(e4m3_pair((unsigned short)(w >> 16)));
-                y[0] = a.x; y[1] = a.y; y[2] = b.x; y[3] = b.y;
-            } else
-#pragma unroll
-                for (int k = 0; k < 4; k++)         /* the upper byte of an f16 */
-                    y[k] = __half2float(__ushort_as_half((unsigned short)((w >> 8 * k & 255u) << 8)));
-        }
-    }
-};
-
 /* The 16 bytes of V that a lane took from the ring. */
 template <typename T> __device__ __forceinline__ void unpack16(uint4 x, float *f) {
     const unsigned w[4] = { x.x, x.y, x.z, x.w };
@@ -2059,8 +2035,9 @@ __device__ __forceinline__ void settle(const params &p, unsigned end, cursor &x)
     }
 }
 
-/* A row's pieces of 16 bytes lie at piece ^ plain_piece(row), so that one piece of 8 rows is in different
-   banks, and four of two neighbours; those of a head of q, too. */
+/* A row's bytes lie plain_piece(row) pieces of 16 further on, around its end, so that one piece of 8 rows
+   is in different banks, and four of two neighbours. What is not f32 is at most half a row: it never comes
+   to the end. */
 enum { PLAIN_PITCH = PLAIN_NUMBERS / 4 };
 __device__ __forceinline__ int plain_piece(int row) { return (row & 1) << 2 | (row & 7) >> 1; }
 
@@ -2110,7 +2087,7 @@ __device__ __forceinline__ void send_plain(const params &p, const cursor &x, con
 #pragma unroll
             for (int n = 0; n < PLAIN_ROWS; n += 32 >> SHIFT) {
                 const int m = n + (lane >> SHIFT);
-                copy16_or_zero(slot + m * PLAIN_PITCH + (piece ^ plain_piece(m)),
+                copy16_or_zero(slot + m * PLAIN_PITCH + ((piece + plain_piece(m)) & (PLAIN_PITCH - 1)),
                                have ? base + (8 * (m & 7) + (m >> 3)) * pitch : data, have);
             }
         };
@@ -2132,78 +2109,150 @@ __device__ __forceinline__ void send_plain(const params &p, const cursor &x, con
         const char *const base = row_of_lane(row, m);
         const bool have = base && piece < pieces;
         const char *const from = have ? base + before + (piece << staged) : data;
-        if (staged == 4) copy16_or_zero(slot + m * PLAIN_PITCH + (piece ^ plain_piece(m)), from, have);
-        else copy_some_or_zero((char *)(slot + m * PLAIN_PITCH) + (piece << staged), from, 1 << staged,
-                               have);
+        char *const to = (char *)(slot + m * PLAIN_PITCH)
+                       + ((16 * plain_piece(m) + (piece << staged)) & (16 * PLAIN_PITCH - 1));
+        if (staged == 4) copy16_or_zero((uint4 *)to, from, have);
+        else copy_some_or_zero(to, from, 1 << staged, have);
     }
 }
 
-/* What has come to slot becomes f32; or what has not is taken from memory. */
-__device__ __forceinline__ void decode_plain(const params &p, const cursor &x, const plain_step &at,
-                                             uint4 *slot) {
+/* Numbers 4 f[n] to 4 f[n] + 3 of row[n] of a slot, n < N, of any type, all on their way at once. q8_0 and
+   q4_0: whole numbers, exact as a byte beside the exponent of 2^23, and the blocks' scales; SCALED: times
+   these. Blocks begin at any even byte. */
+template <int N, bool SCALED>
+__device__ __forceinline__ void take_fours(int type, const uint4 *slot, const int (&row)[N],
+                                           const int (&f)[N], float (&y)[N][4], float (&scale)[N]) {
+    const char *at[N];
+    unsigned w[N][2];
+#pragma unroll
+    for (int n = 0; n < N; n++) at[n] = (const char *)(slot + row[n] * PLAIN_PITCH + plain_piece(row[n]));
+    if (type == SANTA_F32) {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            const float4 x = *(const float4 *)(slot + row[n] * PLAIN_PITCH
+                                               + ((f[n] + plain_piece(row[n])) & (PLAIN_PITCH - 1)));
+            y[n][0] = x.x; y[n][1] = x.y; y[n][2] = x.z; y[n][3] = x.w;
+        }
+        return;
+    }
+    if (type == SANTA_Q8_0 || type == SANTA_Q4_0) {
+        const bool eight = type == SANTA_Q8_0;
+        const int bytes = eight ? 34 : 18, mask = eight ? 7 : 3;
+        const unsigned bits = eight ? ~0u : 0x0f0f0f0fu, sign = eight ? 0x80808080u : 0;
+        const float zero = eight ? 8388736.0f : 8388616.0f;
+        unsigned scales[N];
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            const unsigned short *const block = (const unsigned short *)(at[n] + (f[n] >> 3) * bytes),
+                                 *const quant = block + 1 + 2 * (f[n] & mask);
+            scales[n] = block[0];
+            w[n][0] = quant[0];
+            w[n][1] = quant[1];
+        }
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            unsigned x = w[n][0] | w[n][1] << 16;
+            if (!eight && f[n] & 4) x >>= 4;
+            x = (x & bits) ^ sign;
+            scale[n] = __half2float(__ushort_as_half((unsigned short)scales[n]));
+#pragma unroll
+            for (unsigned k = 0; k < 4; k++) {
+                y[n][k] = __uint_as_float(__byte_perm(x, 0x4b000000u, 0x7540u + k)) - zero;
+                if (SCALED) y[n][k] *= scale[n];
+            }
+        }
+        return;
+    }
+    if (type == SANTA_BF16 || type == SANTA_F16) {
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            const uint2 x = *(const uint2 *)(at[n] + 8 * f[n]);
+            w[n][0] = x.x;
+            w[n][1] = x.y;
+        }
+        if (type == SANTA_BF16) {
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int k = 0; k < 2; k++) {
+                    y[n][2 * k] = __uint_as_float(w[n][k] << 16);
+                    y[n][2 * k + 1] = __uint_as_float(w[n][k] & 0xffff0000u);
+                }
+            return;
+        }
+    } else {
+#pragma unroll
+        for (int n = 0; n < N; n++) w[n][0] = *(const unsigned *)(at[n] + 4 * f[n]);
+        if (type == SANTA_E4M3) {
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                const __half2 a = e4m3_pair((unsigned short)w[n][0]),
+                              d = e4m3_pair((unsigned short)(w[n][0] >> 16));
+                w[n][0] = *(const unsigned *)&a;
+                w[n][1] = *(const unsigned *)&d;
+            }
+        } else {                                    /* the upper byte of an f16 */
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                w[n][1] = __byte_perm(w[n][0], 0, 0x3424);
+                w[n][0] = __byte_perm(w[n][0], 0, 0x1404);
+            }
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            const float2 x = __half22float2(*(const __half2 *)&w[n][k]);
+            y[n][2 * k] = x.x;
+            y[n][2 * k + 1] = x.y;
+        }
+}
+
+/* A slot's rows as f32, number by number: those that did not come are taken from memory, others turned
+   into it in their place. Called, so that it does not swell its callers. */
+__device__ __noinline__ void decode_plain(const params &p, const cursor x, const plain_step at,
+                                          uint4 *slot) {
     const int lane = threadIdx.x & 31, type = at.of_v ? p.v_type : p.k_type;
     const int staged = at.of_v ? p.staged_v : p.staged_k;
     const int shift = lanes_shift((at.numbers + 3) / 4), piece = lane & ((1 << shift) - 1);
     bool bad = false;
     const char *const row = staged ? nullptr : plain_row(p, x, at, bad);
-    /* number k of the lane's four in row m, which is at `from` */
-    const auto rows = [&](auto at_once, auto four) {
-        enum { AT_ONCE = decltype(at_once)::value };
+    const i64 step = (at.of_v ? p.v_stride : p.k_stride)[3];
+    const int last = at.numbers - 1, before = staged ? 0 : at.first;
+    const auto rows = [&](int of) {                 /* inlined, each time for one type; without branches */
+        enum { AT_ONCE = 2 };
 #pragma unroll 1
         for (int m0 = 0; m0 < PLAIN_ROWS; m0 += AT_ONCE * (32 >> shift)) {
             float y[AT_ONCE][4];
 #pragma unroll
             for (int u = 0; u < AT_ONCE; u++) {
                 const int m = m0 + u * (32 >> shift) + (lane >> shift);
-#pragma unroll
-                for (int k = 0; k < 4; k++) y[u][k] = 0.0f;
-                four(m, y[u]);
-            }
-            __syncwarp();                           /* all have read these rows */
-#pragma unroll
-            for (int u = 0; u < AT_ONCE; u++) {
-                const int m = m0 + u * (32 >> shift) + (lane >> shift);
-                *(float4 *)(slot + m * PLAIN_PITCH + (piece ^ plain_piece(m)))
-                    = make_float4(y[u][0], y[u][1], y[u][2], y[u][3]);
-            }
-        }
-    };
-    if (staged == 4) {
-        const auto raw = [&](auto unpack) {
-            rows(a_number<4>(), [&](int m, float *y) {
-                const int size = (int)sizeof(typename decltype(unpack)::type);
-                const char *const from = (const char *)(slot + m * PLAIN_PITCH
-                                                        + ((piece * size / 4) ^ plain_piece(m)));
-                if (4 * piece < at.numbers) unpack.to(from + piece * size * 4 % 16, y);
-            });
-        };
-        if (type == SANTA_BF16) raw(raw_four<__nv_bfloat16>());
-        else if (type == SANTA_F16) raw(raw_four<__half>());
-        else if (type == SANTA_E4M3) raw(raw_four<e4m3>());
-        else raw(raw_four<e5m2>());
-    } else {
-        const i64 step = (at.of_v ? p.v_stride : p.k_stride)[3];
-        const int last = at.numbers - 1, before = staged ? 0 : at.first;
-        const auto loose = [&](int of) {            /* inlined, each time for one type; without branches */
-            rows(a_number<2>(), [&](int m, float *y) {
-                const char *const from = staged ? (const char *)(slot + m * PLAIN_PITCH)
+                const char *const from = staged ? (const char *)(slot + m * PLAIN_PITCH + plain_piece(m))
                                                 : row_of_lane(row, m),
                            *const safe = from ? from : at.of_v ? p.v : p.k;
 #pragma unroll
                 for (int k = 0; k < 4; k++) {
                     const float z = load_coded(of, safe, before + min(4 * piece + k, last), step);
-                    y[k] = from && 4 * piece + k <= last ? z : 0.0f;
+                    y[u][k] = from && 4 * piece + k <= last ? z : 0.0f;
                 }
-            });
-        };
-        if (type == SANTA_F32) loose(SANTA_F32);
-        else if (type == SANTA_BF16) loose(SANTA_BF16);
-        else if (type == SANTA_F16) loose(SANTA_F16);
-        else if (type == SANTA_E4M3) loose(SANTA_E4M3);
-        else if (type == SANTA_E5M2) loose(SANTA_E5M2);
-        else if (type == SANTA_Q8_0) loose(SANTA_Q8_0);
-        else loose(SANTA_Q4_0);
-    }
+            }
+            __syncwarp();                           /* all have read these rows */
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; u++) {
+                const int m = m0 + u * (32 >> shift) + (lane >> shift);
+                *(float4 *)(slot + m * PLAIN_PITCH + ((piece + plain_piece(m)) & (PLAIN_PITCH - 1)))
+                    = make_float4(y[u][0], y[u][1], y[u][2], y[u][3]);
+            }
+        }
+    };
+    if (type == SANTA_F32) rows(SANTA_F32);
+    else if (type == SANTA_BF16) rows(SANTA_BF16);
+    else if (type == SANTA_F16) rows(SANTA_F16);
+    else if (type == SANTA_E4M3) rows(SANTA_E4M3);
+    else if (type == SANTA_E5M2) rows(SANTA_E5M2);
+    else if (type == SANTA_Q8_0) rows(SANTA_Q8_0);
+    else rows(SANTA_Q4_0);
     __syncwarp();
 }
 
@@ -2240,49 +2289,76 @@ __device__ __forceinline__ void split_tf32(float4 x, float *high, float *low) {
 }
 
 /* Adds to y[e][h] products of heads 2 c + e with rows r + 8 h of slot: on tensor cores, as block_dots has
-   them, each f32 as a sum of two numbers. q: as load_plain_query has it, or NULL if it has no room.
-   That, and what is not finite or near it, is rare, and multiplied one by one. */
+   them, each f32 as a sum of two numbers; a number of 16 bits or fewer is one, and of a block's the sums
+   are scaled. q: as load_plain_query has it, or NULL if it has no room. That, and what is not finite or
+   near it, is rare, and multiplied one by one. */
 __device__ __forceinline__ void plain_dots(const params &p, const cursor &x, int head, int heads,
-                                           const plain_step &at, const uint4 *slot, const float *q,
+                                           const plain_step &at, uint4 *slot, const float *q,
                                            float y[2][2]) {
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
-    const float4 *const rows = (const float4 *)slot + r * PLAIN_PITCH;
-    float sums[6][4];                               /* from the third on of products with a lower part */
+    int type = p.staged_k ? p.k_type : SANTA_F32;
+    const bool whole_q = p.q_type != SANTA_F32, blocks = type == SANTA_Q8_0 || type == SANTA_Q4_0;
+    if (!p.staged_k) decode_plain(p, x, at, slot);
+    float sums[6][4], total[4] = { 0.0f, 0.0f, 0.0f, 0.0f };          /* of n; with a lower part of K, of q */
+    const auto clear = [&]() {
 #pragma unroll
-    for (int i = 0; i < 24; i++) sums[i / 4][i % 4] = 0.0f;
+        for (int i = 0; i < 24; i++) sums[i / 4][i % 4] = 0.0f;
+    };
+    const auto sum_up = [&](const float (&scale)[2]) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            total[i] = fmaf(scale[i / 2], (sums[0][i] + sums[1][i])
+                                              + ((sums[2][i] + sums[3][i]) + (sums[4][i] + sums[5][i])),
+                            total[i]);
+    };
+    clear();
     if (q) {
         const float *const mine = q + r * p.query_pitch + at.first;
         /* 32 numbers at once, so that all are on their way; behind the last one are zeros */
 #pragma unroll 1
-        for (int first = 0; first < at.numbers; first += 32)
+        for (int first = 0; first < at.numbers; first += 32) {
+            const int f = first / 4 + c, row[4] = { r, r + 8, r, r + 8 }, four[4] = { f, f, f + 4, f + 4 };
+            float k[4][4], scale[4];
+            take_fours<4, false>(type, slot, row, four, k, scale);
 #pragma unroll
             for (int u = 0; u < 2; u++) {
-                const int f = first / 4 + 4 * u + c;
-                float q_high[4], q_low[4], high[2][4], low[2][4];
-                split_tf32(*(const float4 *)(mine + (4 * f ^ 16 * (r & 1))), q_high, q_low);
+                const float4 own = *(const float4 *)(mine + (4 * four[2 * u] ^ 16 * (r & 1)));
+                float q_high[4] = { own.x, own.y, own.z, own.w }, q_low[4];
+                if (!whole_q) split_tf32(own, q_high, q_low);
+                if (type == SANTA_F32) {
+                    float low[2][4];
 #pragma unroll
-                for (int h = 0; h < 2; h++)
-                    split_tf32(rows[8 * h * PLAIN_PITCH + (f ^ plain_piece(r))], high[h], low[h]);
+                    for (int h = 0; h < 2; h++) {
+                        float *const z = k[2 * u + h];
+                        split_tf32(make_float4(z[0], z[1], z[2], z[3]), z, low[h]);
+                    }
+#pragma unroll
+                    for (int n = 0; n < 2; n++) {
+                        const float d[4] = { low[0][2 * n], low[1][2 * n], low[0][2 * n + 1],
+                                             low[1][2 * n + 1] };
+                        mma_tf32(sums[2 + n], d, q_high + 2 * n);
+                    }
+                }
 #pragma unroll
                 for (int n = 0; n < 2; n++) {
-                    const float a[4] = { high[0][2 * n], high[1][2 * n], high[0][2 * n + 1],
-                                         high[1][2 * n + 1] },
-                                d[4] = { low[0][2 * n], low[1][2 * n], low[0][2 * n + 1],
-                                         low[1][2 * n + 1] };
+                    const float a[4] = { k[2 * u][2 * n], k[2 * u + 1][2 * n], k[2 * u][2 * n + 1],
+                                         k[2 * u + 1][2 * n + 1] };
                     mma_tf32(sums[n], a, q_high + 2 * n);
-                    mma_tf32(sums[2 + n], d, q_high + 2 * n);
-                    mma_tf32(sums[4 + n], a, q_low + 2 * n);
+                    if (!whole_q) mma_tf32(sums[4 + n], a, q_low + 2 * n);
                 }
             }
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            sums[0][i] = (sums[0][i] + sums[1][i])
-                       + ((sums[2][i] + sums[3][i]) + (sums[4][i] + sums[5][i]));
+            if (blocks) {
+                sum_up({ scale[0], scale[1] });
+                clear();
+            }
+        }
+        if (!blocks) sum_up({ 1.0f, 1.0f });
     }
-    const bool wrong = !(fabsf(sums[0][0] + sums[0][1]) + fabsf(sums[0][2] + sums[0][3]) <= FLT_MAX);
+    const bool wrong = !(fabsf(total[0] + total[1]) + fabsf(total[2] + total[3]) <= FLT_MAX);
     if (!q || __any_sync(FULL, wrong)) {
+        if (type != SANTA_F32) decode_plain(p, x, at, slot);
 #pragma unroll
-        for (int i = 0; i < 4; i++) sums[0][i] = 0.0f;
+        for (int i = 0; i < 4; i++) total[i] = 0.0f;
 #pragma unroll 1
         for (int f = 0; f < at.numbers; f++) {
             const char *const row = p.q + x.b * p.q_stride[0] + p.q_index * p.q_stride[1]
@@ -2290,15 +2366,16 @@ __device__ __forceinline__ void plain_dots(const params &p, const cursor &x, int
             const float a[2] = { load_one(p.q_type, row, at.first + f, p.q_stride[3]),
                                  load_one(p.q_type, 2 * c + 1 < heads ? row + p.q_stride[2] : row,
                                           at.first + f, p.q_stride[3]) };
+            const int piece = (f / 4 + plain_piece(r)) & (PLAIN_PITCH - 1);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const float4 *const k = rows + 8 * (i / 2) * PLAIN_PITCH + (f / 4 ^ plain_piece(r));
-                sums[0][i] = fmaf(((const float *)k)[f % 4], a[i % 2], sums[0][i]);
+                const float *const k = (const float *)(slot + (r + 8 * (i / 2)) * PLAIN_PITCH + piece);
+                total[i] = fmaf(k[f % 4], a[i % 2], total[i]);
             }
         }
     }
 #pragma unroll
-    for (int i = 0; i < 4; i++) y[i % 2][i / 2] += sums[0][i];
+    for (int i = 0; i < 4; i++) y[i % 2][i / 2] += total[i];
 }
 
 /* What k_scores does not take: any type and stride of K and any q, with all extras. K streams through the
@@ -2367,7 +2444,6 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32, 2) k_scores_plain(const __gr
         __syncwarp();                               /* others' copies are there, and their q */
         uint4 *const rows = mine + slot * PLAIN_ROWS * PLAIN_PITCH;
         if (++slot == p.plain_slots) slot = 0;
-        if (p.decoded_k) decode_plain(p, x, now, rows);
         if (now.first == 0) y[0][0] = y[0][1] = y[1][0] = y[1][1] = 0.0f;
         plain_dots(p, x, head, heads, now, rows, q, y);
 #pragma unroll
@@ -3506,7 +3582,6 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32, 2) k_dense_plain(const __gri
         __syncwarp();                               /* others' copies are there */
         uint4 *const rows = mine + slot * PLAIN_ROWS * PLAIN_PITCH;
         if (++slot == p.plain_slots) slot = 0;
-        if ((now.of_v ? p.decoded_v : p.decoded_k)) decode_plain(p, x, now, rows);
         if (!now.of_v) {
             if (now.first == 0) y[0][0] = y[0][1] = y[1][0] = y[1][1] = 0.0f;
             plain_dots(p, x, head, heads, now, rows, q, y);
@@ -3524,27 +3599,34 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32, 2) k_dense_plain(const __gri
             online_softmax(s, m, top, den, shared->weight[warp], shared->factor[warp], acc);
             continue;
         }
-        const float *const weight = shared->weight[warp] + PLAIN_ROWS * GS * now.i;
-        const auto add = [&](auto part, auto half) {
-            enum { PART = decltype(part)::value, G = 4 * decltype(half)::value };
-#pragma unroll 4
-            for (int m = 0; m < PLAIN_ROWS; m++) {
-                const float4 v = *(const float4 *)(rows + m * PLAIN_PITCH + (lane ^ plain_piece(m))),
-                             w = *(const float4 *)(weight + m * GS + G);
-                const float ws[4] = { w.x, w.y, w.z, w.w }, vs[4] = { v.x, v.y, v.z, v.w };
+        if (!p.staged_v) decode_plain(p, x, now, rows);
+        const int type = p.staged_v ? p.v_type : SANTA_F32;
+        const float *weight = shared->weight[warp] + PLAIN_ROWS * GS * now.i;
+#pragma unroll 1
+        for (int m = 0; m < PLAIN_ROWS; m += 4, weight += 4 * GS) {
+            const int row[4] = { m, m + 1, m + 2, m + 3 }, four[4] = { lane, lane, lane, lane };
+            float v[4][4], scale[4];
+            take_fours<4, true>(type, rows, row, four, v, scale);
+            const auto add = [&](auto part, auto half) {
+                enum { PART = decltype(part)::value, G = 4 * decltype(half)::value };
 #pragma unroll
-                for (int g = 0; g < 4; g++)
+                for (int u = 0; u < 4; u++) {
+                    const float4 w = *(const float4 *)(weight + u * GS + G);
+                    const float ws[4] = { w.x, w.y, w.z, w.w };
 #pragma unroll
-                    for (int k = 0; k < 4; k++)
-                        acc[G + g][4 * PART + k] = fmaf(ws[g], vs[k], acc[G + g][4 * PART + k]);
+                    for (int g = 0; g < 4; g++)
+#pragma unroll
+                        for (int k = 0; k < 4; k++)
+                            acc[G + g][4 * PART + k] = fmaf(ws[g], v[u][k], acc[G + g][4 * PART + k]);
+                }
+            };
+            if (now.first == column) {
+                add(a_number<0>(), a_number<0>());
+                if (heads > 4) add(a_number<0>(), a_number<1>());
+            } else {
+                add(a_number<1>(), a_number<0>());
+                if (heads > 4) add(a_number<1>(), a_number<1>());
             }
-        };
-        if (now.first == column) {
-            add(a_number<0>(), a_number<0>());
-            if (heads > 4) add(a_number<0>(), a_number<1>());
-        } else {
-            add(a_number<1>(), a_number<0>());
-            if (heads > 4) add(a_number<1>(), a_number<1>());
         }
         step_on(now, x);
     }
@@ -13730,8 +13812,6 @@ template <typename Bytes> int arrange_plain(call &c, Bytes bytes) {
     p.plain_slots = bytes(3, p.query_pitch) <= half ? 3 : 2;
     p.staged_k = staged_pieces(&c.a->k, p.d);
     p.staged_v = staged_pieces(&c.a->v, p.dv);
-    p.decoded_k = !p.staged_k || p.k_type != SANTA_F32;
-    p.decoded_v = !p.staged_v || p.v_type != SANTA_F32;
     return bytes(p.plain_slots, p.query_pitch);
 }
 
