@@ -2299,7 +2299,8 @@ __device__ __forceinline__ void plain_dots(const params &p, const cursor &x, int
     int type = p.staged_k ? p.k_type : SANTA_F32;
     const bool whole_q = p.q_type != SANTA_F32, blocks = type == SANTA_Q8_0 || type == SANTA_Q4_0;
     if (!p.staged_k) decode_plain(p, x, at, slot);
-    float sums[6][4], total[4] = { 0.0f, 0.0f, 0.0f, 0.0f };          /* of n; with a lower part of K, of q */
+    /* two of K times q, of its lower part times q, of K times the lower part of q; scaled */
+    float sums[6][4], total[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
     const auto clear = [&]() {
 #pragma unroll
         for (int i = 0; i < 24; i++) sums[i / 4][i % 4] = 0.0f;
@@ -3499,10 +3500,10 @@ __device__ __forceinline__ bool is_first_cta() { return !(blockIdx.x | blockIdx.
 /* What k_dense does not take: any type, stride and width of K and V and any q, with all extras.
    Grid: (split, KV head x slice of 8 heads x 256 columns of V, batch); scores again for each 256 columns.
    Each of 4 warps owns every fourth block of its split and streams it through its own ring: steps of 16
-   rows of up to 128 numbers, first K's, then V's. They lie there as f32 before they are used, on plain
-   cores: scores as block_finish has them, then each lane 4 columns of V. Rows of 16-byte pieces come by
-   cp.async, p.plain_slots - 1 steps ahead, and what is not f32 is turned into it in its place; other rows
-   are taken number by number where they are used, from L2. The warps, then the splits, are merged by
+   rows of up to 128 numbers, first K's, then V's: scores by tensor cores, as block_finish has them, then
+   each lane 4 columns of V on plain cores. Rows of 16-byte pieces, of blocks of 8 or 4 bytes, come by
+   cp.async, p.plain_slots - 1 steps ahead, and are used as they lie, see take_fours; other rows are taken
+   number by number where they are used, from L2. The warps, then the splits, are merged by
    their maxima in a fixed order. f32 should run at the speed of reading K and V.
    Barriers: for q; at the end all warps must be through with the ring, where their sums go then; for
    these, in write_split. */

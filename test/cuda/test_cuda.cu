@@ -636,22 +636,47 @@ static void plain_rows(void) {
             }
     check_totals(t, "plain rows");
     /* an infinity has no lower part, nor has the largest number: such keys have no weight */
-    ref_spec s = spec16(8, 2, 300, 128, SANTA_F32);
-    problem p(s), other(s);
-    for (int64_t h = 0; h < 8; h++) {
-        ref_set(&p.a.q, 0, 0, h, 5, 1.0);
-        ref_set(&other.a.q, 0, 0, h, 5, 1.0);
+    static const struct { santa_dtype type; double most; } least[] = {
+        {SANTA_F32, 3.4028234663852886e38}, {SANTA_F16, 65504.0}, {SANTA_BF16, 3.3895313892515355e38},
+        {SANTA_E5M2, 57344.0},
+    };
+    for (const auto &type : least) {
+        ref_spec s = spec16(8, 2, 300, 128, type.type);
+        s.q_type = s.out_type = SANTA_F32;
+        problem p(s), other(s);
+        for (int64_t h = 0; h < 8; h++) {
+            ref_set(&p.a.q, 0, 0, h, 5, 1.0);
+            ref_set(&other.a.q, 0, 0, h, 5, 1.0);
+        }
+        for (int64_t kv = 0; kv < 2; kv++) {
+            ref_set(&p.a.k, 0, 70, kv, 5, -(double)INFINITY);
+            ref_set(&other.a.k, 0, 70, kv, 5, -type.most);
+        }
+        result x, y;
+        if (!run_on_gpu(p, options(SANTA_DENSE, 0), &x) || !run_on_gpu(other, options(SANTA_DENSE, 0), &y))
+            return;
+        int64_t wrong = 0;
+        for (int64_t h = 0; h < 8; h++) {
+            wrong += x.nans(0, 0, h) != 0;
+            for (int64_t c = 0; c < 128; c++)
+                wrong += !(fabs(ref_get(&x.out, 0, 0, h, c) - ref_get(&y.out, 0, 0, h, c)) < 1e-5);
+        }
+        CHECK_MSG(wrong == 0, "%lld numbers of type %d know an infinity", (long long)wrong, (int)type.type);
     }
-    for (int64_t kv = 0; kv < 2; kv++) {
-        ref_set(&p.a.k, 0, 70, kv, 5, -(double)INFINITY);
-        ref_set(&other.a.k, 0, 70, kv, 5, -3.4028234663852886e38);
-    }
-    result x, y;
-    if (!run_on_gpu(p, options(SANTA_DENSE, 0), &x) || !run_on_gpu(other, options(SANTA_DENSE, 0), &y))
-        return;
-    int64_t wrong = 0;
-    for (int64_t h = 0; h < 8; h++) wrong += x.nans(0, 0, h) != 0 || !x.same_row(0, 0, h, y, 0);
-    CHECK_MSG(wrong == 0, "%lld rows know an infinity", (long long)wrong);
+    /* a scale that is not a number is its KV head's, and no other's */
+    for (santa_dtype type : {SANTA_Q8_0, SANTA_Q4_0})
+        for (bool of_v : {false, true}) {
+            ref_spec s = spec16(8, 2, 300, 128, type);
+            s.q_type = s.out_type = SANTA_F32;
+            problem p(s);
+            const santa_tensor &t = of_v ? p.a.v : p.a.k;
+            const unsigned short scale = 0x7e00;
+            memcpy((char *)t.data + bytes_of(type, ref_at(&t, 0, 70, 1, 0)) + bytes_of(type, 64), &scale, 2);
+            result x;
+            if (!run_on_gpu(p, options(SANTA_DENSE, 0), &x)) return;
+            for (int64_t h = 0; h < 8; h++)
+                CHECK_INT(x.nans(0, 0, h), h < 4 ? 0 : of_v ? 32 : 129);
+        }
 }
 
 static void lengths(void) {
