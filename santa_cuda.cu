@@ -2035,9 +2035,9 @@ __device__ __forceinline__ void settle(const params &p, unsigned end, cursor &x)
     }
 }
 
-/* A row's bytes lie plain_piece(row) pieces of 16 further on, around its end, so that one piece of 8 rows
-   is in different banks, and four of two neighbours. What is not f32 is at most half a row: it never comes
-   to the end. */
+/* A row's pieces of 16 bytes lie at piece ^ plain_piece(row), so that one piece of 8 rows is in different
+   banks, and four of two neighbours; those of a head of q, too. Rows of blocks, whose numbers have no
+   pieces, lie plain_piece(row) pieces further on instead. */
 enum { PLAIN_PITCH = PLAIN_NUMBERS / 4 };
 __device__ __forceinline__ int plain_piece(int row) { return (row & 1) << 2 | (row & 7) >> 1; }
 
@@ -2087,7 +2087,7 @@ __device__ __forceinline__ void send_plain(const params &p, const cursor &x, con
 #pragma unroll
             for (int n = 0; n < PLAIN_ROWS; n += 32 >> SHIFT) {
                 const int m = n + (lane >> SHIFT);
-                copy16_or_zero(slot + m * PLAIN_PITCH + ((piece + plain_piece(m)) & (PLAIN_PITCH - 1)),
+                copy16_or_zero(slot + m * PLAIN_PITCH + (piece ^ plain_piece(m)),
                                have ? base + (8 * (m & 7) + (m >> 3)) * pitch : data, have);
             }
         };
@@ -2109,33 +2109,27 @@ __device__ __forceinline__ void send_plain(const params &p, const cursor &x, con
         const char *const base = row_of_lane(row, m);
         const bool have = base && piece < pieces;
         const char *const from = have ? base + before + (piece << staged) : data;
-        char *const to = (char *)(slot + m * PLAIN_PITCH)
-                       + ((16 * plain_piece(m) + (piece << staged)) & (16 * PLAIN_PITCH - 1));
-        if (staged == 4) copy16_or_zero((uint4 *)to, from, have);
-        else copy_some_or_zero(to, from, 1 << staged, have);
+        if (staged == 4) copy16_or_zero(slot + m * PLAIN_PITCH + (piece ^ plain_piece(m)), from, have);
+        else copy_some_or_zero((char *)(slot + m * PLAIN_PITCH + plain_piece(m)) + (piece << staged), from,
+                               1 << staged, have);
     }
 }
 
-/* Numbers 4 f[n] to 4 f[n] + 3 of row[n] of a slot, n < N, of any type, all on their way at once. q8_0 and
-   q4_0: whole numbers, exact as a byte beside the exponent of 2^23, and the blocks' scales; SCALED: times
-   these. Blocks begin at any even byte. */
+__device__ __forceinline__ bool is_blocks(int type) { return type == SANTA_Q8_0 || type == SANTA_Q4_0; }
+
+/* Numbers 4 f[n] to 4 f[n] + 3 of row[n] of a slot, n < N, of any type but f32, all on their way at once.
+   q8_0 and q4_0: whole numbers, exact as a byte beside the exponent of 2^23, and the blocks' scales;
+   SCALED: times these. Blocks begin at any even byte. */
 template <int N, bool SCALED>
 __device__ __forceinline__ void take_fours(int type, const uint4 *slot, const int (&row)[N],
                                            const int (&f)[N], float (&y)[N][4], float (&scale)[N]) {
-    const char *at[N];
+    const auto at = [&](int n, int byte) {
+        return (const char *)(slot + row[n] * PLAIN_PITCH) + (byte ^ 16 * plain_piece(row[n]));
+    };
     unsigned w[N][2];
 #pragma unroll
-    for (int n = 0; n < N; n++) at[n] = (const char *)(slot + row[n] * PLAIN_PITCH + plain_piece(row[n]));
-    if (type == SANTA_F32) {
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-            const float4 x = *(const float4 *)(slot + row[n] * PLAIN_PITCH
-                                               + ((f[n] + plain_piece(row[n])) & (PLAIN_PITCH - 1)));
-            y[n][0] = x.x; y[n][1] = x.y; y[n][2] = x.z; y[n][3] = x.w;
-        }
-        return;
-    }
-    if (type == SANTA_Q8_0 || type == SANTA_Q4_0) {
+    for (int n = 0; n < N; n++) scale[n] = 1.0f;
+    if (is_blocks(type)) {
         const bool eight = type == SANTA_Q8_0;
         const int bytes = eight ? 34 : 18, mask = eight ? 7 : 3;
         const unsigned bits = eight ? ~0u : 0x0f0f0f0fu, sign = eight ? 0x80808080u : 0;
@@ -2143,8 +2137,9 @@ __device__ __forceinline__ void take_fours(int type, const uint4 *slot, const in
         unsigned scales[N];
 #pragma unroll
         for (int n = 0; n < N; n++) {
-            const unsigned short *const block = (const unsigned short *)(at[n] + (f[n] >> 3) * bytes),
-                                 *const quant = block + 1 + 2 * (f[n] & mask);
+            const unsigned short *const block = (const unsigned short *)(
+                (const char *)(slot + row[n] * PLAIN_PITCH + plain_piece(row[n])) + (f[n] >> 3) * bytes);
+            const unsigned short *const quant = block + 1 + 2 * (f[n] & mask);
             scales[n] = block[0];
             w[n][0] = quant[0];
             w[n][1] = quant[1];
@@ -2166,7 +2161,7 @@ __device__ __forceinline__ void take_fours(int type, const uint4 *slot, const in
     if (type == SANTA_BF16 || type == SANTA_F16) {
 #pragma unroll
         for (int n = 0; n < N; n++) {
-            const uint2 x = *(const uint2 *)(at[n] + 8 * f[n]);
+            const uint2 x = *(const uint2 *)at(n, 8 * f[n]);
             w[n][0] = x.x;
             w[n][1] = x.y;
         }
@@ -2182,7 +2177,7 @@ __device__ __forceinline__ void take_fours(int type, const uint4 *slot, const in
         }
     } else {
 #pragma unroll
-        for (int n = 0; n < N; n++) w[n][0] = *(const unsigned *)(at[n] + 4 * f[n]);
+        for (int n = 0; n < N; n++) w[n][0] = *(const unsigned *)at(n, 4 * f[n]);
         if (type == SANTA_E4M3) {
 #pragma unroll
             for (int n = 0; n < N; n++) {
@@ -2209,51 +2204,49 @@ __device__ __forceinline__ void take_fours(int type, const uint4 *slot, const in
         }
 }
 
-/* A slot's rows as f32, number by number: those that did not come are taken from memory, others turned
-   into it in their place. Called, so that it does not swell its callers. */
-__device__ __noinline__ void decode_plain(const params &p, const cursor x, const plain_step at,
-                                          uint4 *slot) {
+/* The step's rows into slot, as they lie, where they did not come by pieces. Called, so that it does not
+   swell its callers. */
+__device__ __noinline__ void copy_plain(const params &p, const cursor x, const plain_step at, uint4 *slot) {
     const int lane = threadIdx.x & 31, type = at.of_v ? p.v_type : p.k_type;
-    const int staged = at.of_v ? p.staged_v : p.staged_k;
-    const int shift = lanes_shift((at.numbers + 3) / 4), piece = lane & ((1 << shift) - 1);
+    const bool blocks = is_blocks(type);
     bool bad = false;
-    const char *const row = staged ? nullptr : plain_row(p, x, at, bad);
-    const i64 step = (at.of_v ? p.v_stride : p.k_stride)[3];
-    const int last = at.numbers - 1, before = staged ? 0 : at.first;
-    const auto rows = [&](int of) {                 /* inlined, each time for one type; without branches */
-        enum { AT_ONCE = 2 };
+    const char *const row = plain_row(p, x, at, bad), *const safe = at.of_v ? p.v : p.k;
+    const auto copy = [&](auto unit) {              /* numbers, or halves of a block's 2 bytes */
+        typedef decltype(unit) T;
+        const int size = (int)sizeof(T), n = plain_bytes_of(p, at.of_v, at.numbers) / size;
+        const i64 step = blocks ? 2 : (at.of_v ? p.v_stride : p.k_stride)[3];
+        const i64 before = blocks ? plain_bytes_of(p, at.of_v, at.first) : at.first * step;
 #pragma unroll 1
-        for (int m0 = 0; m0 < PLAIN_ROWS; m0 += AT_ONCE * (32 >> shift)) {
-            float y[AT_ONCE][4];
+        for (int i0 = 0; i0 < n; i0 += 32)
+#pragma unroll 1
+            for (int m0 = 0; m0 < PLAIN_ROWS; m0 += 8) {
+                const int i = i0 + lane;
+                T y[8];
 #pragma unroll
-            for (int u = 0; u < AT_ONCE; u++) {
-                const int m = m0 + u * (32 >> shift) + (lane >> shift);
-                const char *const from = staged ? (const char *)(slot + m * PLAIN_PITCH + plain_piece(m))
-                                                : row_of_lane(row, m),
-                           *const safe = from ? from : at.of_v ? p.v : p.k;
-#pragma unroll
-                for (int k = 0; k < 4; k++) {
-                    const float z = load_coded(of, safe, before + min(4 * piece + k, last), step);
-                    y[u][k] = from && 4 * piece + k <= last ? z : 0.0f;
+                for (int u = 0; u < 8; u++) {
+                    const char *const from = row_of_lane(row, m0 + u);
+                    y[u] = *(const T *)(from && i < n ? from + before + i * step : safe);
+                    if (!from || i >= n) y[u] = 0;
                 }
-            }
-            __syncwarp();                           /* all have read these rows */
 #pragma unroll
-            for (int u = 0; u < AT_ONCE; u++) {
-                const int m = m0 + u * (32 >> shift) + (lane >> shift);
-                *(float4 *)(slot + m * PLAIN_PITCH + ((piece + plain_piece(m)) & (PLAIN_PITCH - 1)))
-                    = make_float4(y[u][0], y[u][1], y[u][2], y[u][3]);
+                for (int u = 0; u < 8; u++)
+                    *(T *)((char *)(slot + (m0 + u) * PLAIN_PITCH)
+                           + (blocks ? i * size + 16 * plain_piece(u) : (i * size) ^ 16 * plain_piece(u)))
+                        = y[u];
             }
-        }
     };
-    if (type == SANTA_F32) rows(SANTA_F32);
-    else if (type == SANTA_BF16) rows(SANTA_BF16);
-    else if (type == SANTA_F16) rows(SANTA_F16);
-    else if (type == SANTA_E4M3) rows(SANTA_E4M3);
-    else if (type == SANTA_E5M2) rows(SANTA_E5M2);
-    else if (type == SANTA_Q8_0) rows(SANTA_Q8_0);
-    else rows(SANTA_Q4_0);
+    if (plain_bytes_of(p, at.of_v, 32) == 128) copy(0u);
+    else if (type == SANTA_E4M3 || type == SANTA_E5M2) copy((unsigned char)0);
+    else copy((unsigned short)0);
     __syncwarp();
+}
+
+/* Number f of row m of a slot. Rare, and called. */
+__device__ __noinline__ float plain_number(int type, const uint4 *slot, int m, int f) {
+    const char *const row = (const char *)(slot + m * PLAIN_PITCH);
+    const int size = type == SANTA_F32 ? 4 : type == SANTA_F16 || type == SANTA_BF16 ? 2 : 1;
+    return is_blocks(type) ? load_coded(type, row + 16 * plain_piece(m), f, 0)
+                           : load_coded(type, row + ((f * size) ^ 16 * plain_piece(m)), 0, 0);
 }
 
 /* q of 8 heads as f32, zeros behind; by `threads`. */
@@ -2289,75 +2282,79 @@ __device__ __forceinline__ void split_tf32(float4 x, float *high, float *low) {
 }
 
 /* Adds to y[e][h] products of heads 2 c + e with rows r + 8 h of slot: on tensor cores, as block_dots has
-   them, each f32 as a sum of two numbers; a number of 16 bits or fewer is one, and of a block's the sums
-   are scaled. q: as load_plain_query has it, or NULL if it has no room. That, and what is not finite or
-   near it, is rare, and multiplied one by one. */
+   them, each f32 as a sum of two numbers. Numbers of fewer bits are one, and a block's sum is scaled.
+   q: as load_plain_query has it, or NULL if it has no room. That, and what is not finite or near it, is
+   rare, and multiplied one by one. */
 __device__ __forceinline__ void plain_dots(const params &p, const cursor &x, int head, int heads,
                                            const plain_step &at, uint4 *slot, const float *q,
                                            float y[2][2]) {
-    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
-    int type = p.staged_k ? p.k_type : SANTA_F32;
-    const bool whole_q = p.q_type != SANTA_F32, blocks = type == SANTA_Q8_0 || type == SANTA_Q4_0;
-    if (!p.staged_k) decode_plain(p, x, at, slot);
-    /* two of K times q, of its lower part times q, of K times the lower part of q; scaled */
-    float sums[6][4], total[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
-    const auto clear = [&]() {
-#pragma unroll
-        for (int i = 0; i < 24; i++) sums[i / 4][i % 4] = 0.0f;
-    };
-    const auto sum_up = [&](const float (&scale)[2]) {
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            total[i] = fmaf(scale[i / 2], (sums[0][i] + sums[1][i])
-                                              + ((sums[2][i] + sums[3][i]) + (sums[4][i] + sums[5][i])),
-                            total[i]);
-    };
-    clear();
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3, type = p.k_type;
+    float total[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+    if (!p.staged_k) copy_plain(p, x, at, slot);
     if (q) {
         const float *const mine = q + r * p.query_pitch + at.first;
-        /* 32 numbers at once, so that all are on their way; behind the last one are zeros */
+        if (type == SANTA_F32) {
+            const float4 *const rows = (const float4 *)slot + r * PLAIN_PITCH;
+            float sums[6][4];                       /* from the third on of products with a lower part */
+#pragma unroll
+            for (int i = 0; i < 24; i++) sums[i / 4][i % 4] = 0.0f;
+            /* 32 numbers at once, so that all are on their way; behind the last one are zeros */
 #pragma unroll 1
-        for (int first = 0; first < at.numbers; first += 32) {
-            const int f = first / 4 + c, row[4] = { r, r + 8, r, r + 8 }, four[4] = { f, f, f + 4, f + 4 };
-            float k[4][4], scale[4];
-            take_fours<4, false>(type, slot, row, four, k, scale);
+            for (int first = 0; first < at.numbers; first += 32)
 #pragma unroll
-            for (int u = 0; u < 2; u++) {
-                const float4 own = *(const float4 *)(mine + (4 * four[2 * u] ^ 16 * (r & 1)));
-                float q_high[4] = { own.x, own.y, own.z, own.w }, q_low[4];
-                if (!whole_q) split_tf32(own, q_high, q_low);
-                if (type == SANTA_F32) {
-                    float low[2][4];
+                for (int u = 0; u < 2; u++) {
+                    const int f = first / 4 + 4 * u + c;
+                    float q_high[4], q_low[4], high[2][4], low[2][4];
+                    split_tf32(*(const float4 *)(mine + (4 * f ^ 16 * (r & 1))), q_high, q_low);
 #pragma unroll
-                    for (int h = 0; h < 2; h++) {
-                        float *const z = k[2 * u + h];
-                        split_tf32(make_float4(z[0], z[1], z[2], z[3]), z, low[h]);
-                    }
+                    for (int h = 0; h < 2; h++)
+                        split_tf32(rows[8 * h * PLAIN_PITCH + (f ^ plain_piece(r))], high[h], low[h]);
 #pragma unroll
                     for (int n = 0; n < 2; n++) {
-                        const float d[4] = { low[0][2 * n], low[1][2 * n], low[0][2 * n + 1],
+                        const float a[4] = { high[0][2 * n], high[1][2 * n], high[0][2 * n + 1],
+                                             high[1][2 * n + 1] },
+                                    d[4] = { low[0][2 * n], low[1][2 * n], low[0][2 * n + 1],
                                              low[1][2 * n + 1] };
+                        mma_tf32(sums[n], a, q_high + 2 * n);
                         mma_tf32(sums[2 + n], d, q_high + 2 * n);
+                        mma_tf32(sums[4 + n], a, q_low + 2 * n);
                     }
                 }
 #pragma unroll
-                for (int n = 0; n < 2; n++) {
-                    const float a[4] = { k[2 * u][2 * n], k[2 * u + 1][2 * n], k[2 * u][2 * n + 1],
-                                         k[2 * u + 1][2 * n + 1] };
-                    mma_tf32(sums[n], a, q_high + 2 * n);
-                    if (!whole_q) mma_tf32(sums[4 + n], a, q_low + 2 * n);
+            for (int i = 0; i < 4; i++)
+                total[i] = (sums[0][i] + sums[1][i])
+                         + ((sums[2][i] + sums[3][i]) + (sums[4][i] + sums[5][i]));
+        } else {
+            const bool whole_q = p.q_type != SANTA_F32;
+#pragma unroll 1
+            for (int first = 0; first < at.numbers; first += 32) {
+                const int f = first / 4 + c, row[4] = { r, r + 8, r, r + 8 },
+                          four[4] = { f, f, f + 4, f + 4 };
+                float k[4][4], scale[4], sums[2][4];
+                take_fours<4, false>(type, slot, row, four, k, scale);
+#pragma unroll
+                for (int i = 0; i < 8; i++) sums[i / 4][i % 4] = 0.0f;
+#pragma unroll
+                for (int u = 0; u < 2; u++) {
+                    const float4 own = *(const float4 *)(mine + (4 * four[2 * u] ^ 16 * (r & 1)));
+                    float high[4] = { own.x, own.y, own.z, own.w }, low[4];
+                    if (!whole_q) split_tf32(own, high, low);
+#pragma unroll
+                    for (int n = 0; n < 2; n++) {
+                        const float a[4] = { k[2 * u][2 * n], k[2 * u + 1][2 * n], k[2 * u][2 * n + 1],
+                                             k[2 * u + 1][2 * n + 1] };
+                        mma_tf32(sums[n], a, high + 2 * n);
+                        if (!whole_q) mma_tf32(sums[n], a, low + 2 * n);
+                    }
                 }
-            }
-            if (blocks) {
-                sum_up({ scale[0], scale[1] });
-                clear();
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    total[i] = fmaf(scale[i / 2], sums[0][i] + sums[1][i], total[i]);
             }
         }
-        if (!blocks) sum_up({ 1.0f, 1.0f });
     }
     const bool wrong = !(fabsf(total[0] + total[1]) + fabsf(total[2] + total[3]) <= FLT_MAX);
     if (!q || __any_sync(FULL, wrong)) {
-        if (type != SANTA_F32) decode_plain(p, x, at, slot);
 #pragma unroll
         for (int i = 0; i < 4; i++) total[i] = 0.0f;
 #pragma unroll 1
@@ -2366,13 +2363,10 @@ __device__ __forceinline__ void plain_dots(const params &p, const cursor &x, int
                                   + (head + min(2 * c, heads - 1)) * p.q_stride[2];
             const float a[2] = { load_one(p.q_type, row, at.first + f, p.q_stride[3]),
                                  load_one(p.q_type, 2 * c + 1 < heads ? row + p.q_stride[2] : row,
-                                          at.first + f, p.q_stride[3]) };
-            const int piece = (f / 4 + plain_piece(r)) & (PLAIN_PITCH - 1);
+                                          at.first + f, p.q_stride[3]) },
+                        k[2] = { plain_number(type, slot, r, f), plain_number(type, slot, r + 8, f) };
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float *const k = (const float *)(slot + (r + 8 * (i / 2)) * PLAIN_PITCH + piece);
-                total[i] = fmaf(k[f % 4], a[i % 2], total[i]);
-            }
+            for (int i = 0; i < 4; i++) total[i] = fmaf(k[i / 2], a[i % 2], total[i]);
         }
     }
 #pragma unroll
@@ -3600,33 +3594,54 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32, 2) k_dense_plain(const __gri
             online_softmax(s, m, top, den, shared->weight[warp], shared->factor[warp], acc);
             continue;
         }
-        if (!p.staged_v) decode_plain(p, x, now, rows);
-        const int type = p.staged_v ? p.v_type : SANTA_F32;
-        const float *weight = shared->weight[warp] + PLAIN_ROWS * GS * now.i;
-#pragma unroll 1
-        for (int m = 0; m < PLAIN_ROWS; m += 4, weight += 4 * GS) {
-            const int row[4] = { m, m + 1, m + 2, m + 3 }, four[4] = { lane, lane, lane, lane };
-            float v[4][4], scale[4];
-            take_fours<4, true>(type, rows, row, four, v, scale);
-            const auto add = [&](auto part, auto half) {
-                enum { PART = decltype(part)::value, G = 4 * decltype(half)::value };
+        if (!p.staged_v) copy_plain(p, x, now, rows);
+        const float *const weight = shared->weight[warp] + PLAIN_ROWS * GS * now.i;
+        const auto add = [&](auto part, auto half, int m, const float *v) {
+            enum { PART = decltype(part)::value, G = 4 * decltype(half)::value };
+            const float4 w = *(const float4 *)(weight + m * GS + G);
+            const float ws[4] = { w.x, w.y, w.z, w.w };
 #pragma unroll
-                for (int u = 0; u < 4; u++) {
-                    const float4 w = *(const float4 *)(weight + u * GS + G);
-                    const float ws[4] = { w.x, w.y, w.z, w.w };
+            for (int g = 0; g < 4; g++)
 #pragma unroll
-                    for (int g = 0; g < 4; g++)
-#pragma unroll
-                        for (int k = 0; k < 4; k++)
-                            acc[G + g][4 * PART + k] = fmaf(ws[g], v[u][k], acc[G + g][4 * PART + k]);
+                for (int k = 0; k < 4; k++)
+                    acc[G + g][4 * PART + k] = fmaf(ws[g], v[k], acc[G + g][4 * PART + k]);
+        };
+        if (p.v_type == SANTA_F32) {
+            const auto all = [&](auto part, auto half) {
+#pragma unroll 4
+                for (int m = 0; m < PLAIN_ROWS; m++) {
+                    const float4 v = *(const float4 *)(rows + m * PLAIN_PITCH + (lane ^ plain_piece(m)));
+                    const float vs[4] = { v.x, v.y, v.z, v.w };
+                    add(part, half, m, vs);
                 }
             };
             if (now.first == column) {
-                add(a_number<0>(), a_number<0>());
-                if (heads > 4) add(a_number<0>(), a_number<1>());
+                all(a_number<0>(), a_number<0>());
+                if (heads > 4) all(a_number<0>(), a_number<1>());
             } else {
-                add(a_number<1>(), a_number<0>());
-                if (heads > 4) add(a_number<1>(), a_number<1>());
+                all(a_number<1>(), a_number<0>());
+                if (heads > 4) all(a_number<1>(), a_number<1>());
+            }
+        } else {
+#pragma unroll 1
+            for (int m0 = 0; m0 < PLAIN_ROWS; m0 += 8) {
+                enum { AT_ONCE = 8 };
+                int row[AT_ONCE], four[AT_ONCE];
+                float v[AT_ONCE][4], scale[AT_ONCE];
+#pragma unroll
+                for (int u = 0; u < AT_ONCE; u++) { row[u] = u; four[u] = lane; }
+                take_fours<AT_ONCE, true>(p.v_type, rows + m0 * PLAIN_PITCH, row, four, v, scale);
+                const auto all = [&](auto part, auto half) {
+#pragma unroll
+                    for (int u = 0; u < AT_ONCE; u++) add(part, half, m0 + u, v[u]);
+                };
+                if (now.first == column) {
+                    all(a_number<0>(), a_number<0>());
+                    if (heads > 4) all(a_number<0>(), a_number<1>());
+                } else {
+                    all(a_number<1>(), a_number<0>());
+                    if (heads > 4) all(a_number<1>(), a_number<1>());
+                }
             }
         }
         step_on(now, x);

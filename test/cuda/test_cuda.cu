@@ -671,7 +671,8 @@ static void plain_rows(void) {
             problem p(s);
             const santa_tensor &t = of_v ? p.a.v : p.a.k;
             const unsigned short scale = 0x7e00;
-            memcpy((char *)t.data + bytes_of(type, ref_at(&t, 0, 70, 1, 0)) + bytes_of(type, 64), &scale, 2);
+            char *const row = (char *)t.data + bytes_of(type, ref_at(&t, 0, 70, 1, 0));
+            memcpy(row + bytes_of(type, 64), &scale, 2);
             result x;
             if (!run_on_gpu(p, options(SANTA_DENSE, 0), &x)) return;
             for (int64_t h = 0; h < 8; h++)
@@ -1720,6 +1721,30 @@ static void same_at_any_alignment(void) {
             }
             CHECK_MSG(by[0].same(by[1]), "%s, q of type %d", santa_method_name(m), (int)type);
         }
+    }
+    /* rows that come by pieces, and number by number */
+    for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3, SANTA_E5M2, SANTA_Q8_0,
+                             SANTA_Q4_0}) {
+        ref_spec s = spec16(8, 2, 300, 128, type);
+        s.q_type = s.out_type = SANTA_F32;
+        problem p(s);
+        result by[2];
+        for (int i = 0; i < 2; i++) {
+            santa_attention a = p.a;
+            std::vector<char> room[2];
+            santa_tensor *const moved[2] = {&a.k, &a.v};
+            for (int j = 0; j < 2; j++) {
+                const size_t bytes = (size_t)bytes_of(type, extent_of(*moved[j]).count);
+                room[j].resize(bytes + 32);
+                char *const start = room[j].data() + (16 - (uintptr_t)room[j].data() % 16) % 16,
+                     *const to = start + i * (ref_is_blocks(type) ? 2 : size_of(type));
+                moved[j]->data = memcpy(to, moved[j]->data, bytes);
+            }
+            on_gpu g(a, options(SANTA_DENSE, 0));
+            if (!g.run()) return;
+            by[i] = g.get();
+        }
+        CHECK_MSG(by[0].same(by[1]), "K and V of type %d", (int)type);
     }
 }
 
