@@ -38,7 +38,8 @@
                        head_dim a multiple of 8 (e4m3: 16) up to 256; f32 with such rows, head_dim
                        a multiple of 4, from 128 on, groups of up to 8 heads. Everything else is
                        right, and slow: of 16-bit k dense with a q of another type, soft cap or
-                       ALiBi takes three times as long as reading k and v once, q8_0 ten times.
+                       ALiBi takes twice as long as reading k and v once, e5m2 three and a half
+                       times, q8_0 six times, q4_0 nine times.
                        Data must be aligned to the size of a number, as CUDA demands;
                        santa_check says when it is not.
    LIMITS              Besides santa.h's, and tested by santa_check: 2^31 - 64 keys in a
