@@ -36,6 +36,13 @@
 
 /* --------------------------------------------------------------------------------- >>params */
 
+/* The host's part runs a few times a call: less code, in half the time. */
+#if defined __CUDACC__ && defined __GNUC__ && !defined __clang__
+#pragma nv_diag_suppress 1675                       /* it is for the host's compiler alone */
+#pragma GCC optimize("Os")
+#pragma nv_diag_default 1675
+#endif
+
 /* Not an unnamed one: nvcc gives that a name of 46 letters, which each symbol of the object repeats. */
 namespace santa_gpu {
 
@@ -901,9 +908,8 @@ void k_va_attend(const params) {
 }
 void k_va_budget(const params p) {
     standin_kernel(CHOOSE, sizeof(combine_memory) + sizeof(set_memory),
-                   (size_t)p.va.shared_words * sizeof(unsigned));
+                   p.va.pass > 1 ? 0 : (size_t)p.va.shared_words * sizeof(unsigned));
 }
-void k_va_combine(const params) { standin_kernel(512, sizeof(combine_memory), 0); }
 void k_va_ranks(const params) { standin_kernel(CHOOSE, sizeof(word_memory), 0); }
 
 void k_rows(const params p) { standin_kernel(256, 0, (size_t)rows_bytes(p.product.splits)); }
@@ -1657,6 +1663,57 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
     q.unscale = x.unscale;
 }
 
+/* A q in two parts, a piece at a time: little code, where such a q is rare. K has 16 bits. */
+template <typename K, int C>
+__device__ __forceinline__ void load_query_by_piece(const params &p, int b, int head, int heads,
+                                                    query<K, C, true> &q) {
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
+    const char *row = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
+                    + (head + min(r, heads - 1)) * p.q_stride[2];
+    q.unscale = 1.0f;
+#pragma unroll
+    for (int i = 0; i < 4 * C; i++) q.hi[i / 2][i % 2] = q.lo[i / 2][i % 2] = 0;
+#pragma unroll 1
+    for (int i = 0; i < C; i++) {
+        const int f = feature_of<K>(i, c);
+        const bool have = r < heads && f < p.d;
+        const char *const from = row + f * p.q_stride[3];
+        float x[8];
+        if (p.q_type == SANTA_F32) {
+#pragma unroll
+            for (int e = 0; e < 8; e++) x[e] = have ? *(const float *)(from + e * p.q_stride[3]) : 0.0f;
+        } else {
+            unsigned short y[8];
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                y[e] = have ? *(const unsigned short *)(from + e * p.q_stride[3]) : (unsigned short)0;
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                x[e] = p.q_type == SANTA_F16 ? __half2float(__ushort_as_half(y[e]))
+                                             : __uint_as_float((unsigned)y[e] << 16);
+        }
+#pragma unroll
+        for (int k = 0; k < 4 * (C - 1); k++) {
+            q.hi[k / 2][k % 2] = q.hi[k / 2 + 2][k % 2];
+            q.lo[k / 2][k % 2] = q.lo[k / 2 + 2][k % 2];
+        }
+        with_type<K>(p, [&](auto type) {
+            typedef decltype(type) T;
+            T hi[8], lo[8];
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                hi[e] = (T)x[e];
+                lo[e] = (T)(x[e] - (float)hi[e]);
+            }
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                q.hi[2 * C - 2 + e / 2][e % 2] = *(unsigned *)&hi[2 * e];
+                q.lo[2 * C - 2 + e / 2][e % 2] = *(unsigned *)&lo[2 * e];
+            }
+        });
+    }
+}
+
 /* Byte offsets of the lane's 8 keys; keys outside [begin, end) repeat a valid one and are
    masked later. */
 __device__ __forceinline__ bool block_rows(const params &p, int b, int kv, int first, int begin, int end,
@@ -1771,21 +1828,29 @@ __device__ __forceinline__ bool block_dots(const params &p, const query<on_cores
 template <int C, bool LO>
 __device__ __forceinline__ bool block_dots(const params &p, const query<any, C, LO> &q, int b, int kv,
                                            int block, int begin, int end, float s[2][8]) {
-    const int r = (threadIdx.x & 31) >> 2;
-    i64 at[8];
-    bool bad = block_rows(p, b, kv, block * BLOCK + 8 * r, begin, end, at);
+    const int first = block * BLOCK + 8 * ((threadIdx.x & 31) >> 2);
+    bool bad = false;
 #pragma unroll
     for (int i = 0; i < 8; i++) s[0][i] = s[1][i] = 0.0f;
 #pragma unroll 1
-    for (int f = 0; f < p.d; f++) {
-        const float a = load_any(p.q_type, q.row[0] + f * p.q_stride[3]);
-        const float d = load_any(p.q_type, q.row[1] + f * p.q_stride[3]);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const float x = load_coded(p.k_type, p.k + at[i], f, p.k_stride[3]);
-            s[0][i] += x * a;
-            s[1][i] += x * d;
+    for (int i = 0; i < 8; i++) {                   /* scores move down */
+        i64 at = row_offset(p, p.k_stride, b, min(max(first + i, begin), end - 1));
+        if (at == NO_ROW) { bad = true; at = 0; }
+        const char *const row = p.k + at + kv * p.k_stride[2];
+        float y[2] = { 0.0f, 0.0f };
+#pragma unroll 1
+        for (int f = 0; f < p.d; f++) {
+            const float x = load_coded(p.k_type, row, f, p.k_stride[3]);
+            y[0] += x * load_any(p.q_type, q.row[0] + f * p.q_stride[3]);
+            y[1] += x * load_any(p.q_type, q.row[1] + f * p.q_stride[3]);
         }
+#pragma unroll
+        for (int k = 0; k < 7; k++) {
+            s[0][k] = s[0][k + 1];
+            s[1][k] = s[1][k + 1];
+        }
+        s[0][7] = y[0];
+        s[1][7] = y[1];
     }
     return bad;
 }
@@ -2018,6 +2083,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_first_scores(const __grid_
 /* The ranges of k_list for dense with first tokens. Grid: (batch), 128 threads. */
 __global__ void __launch_bounds__(128) k_first_ranges(const __grid_constant__ params p) {
     const key_gap r = gap_of(p, (int)blockIdx.x);
+#pragma unroll 1
     for (int kv = (int)threadIdx.x; kv < (int)p.kv_heads; kv += 128)
         p.first_ranges[blockIdx.x * p.kv_heads + kv] = { r.gap, r.gap_end };
 }
@@ -4034,6 +4100,7 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
         own_sum = partial[tid * pitch + p.dv + 1];
     }
     m = own_top;
+#pragma unroll 1
     for (int i = tid + 512; i < last; i += 512) m = fmaxf(m, partial[i * pitch + p.dv]);
 #pragma unroll
     for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
@@ -5209,7 +5276,9 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_const
         float top = MASKED;
         double sum = 0.0;
         if ((int)threadIdx.x < t.rows) {
+#pragma unroll 1
             for (int i = 0; i < splits; i++) top = fmaxf(top, sums[i * BLOCK].x);
+#pragma unroll 1
             for (int i = 0; i < splits; i++) {
                 const float2 y = sums[i * BLOCK];
                 sum += y.x < MASK_LIMIT && y.y == y.y ? 0.0 : (double)pow2(y.x - top) * (double)y.y;
@@ -5332,13 +5401,16 @@ __device__ __forceinline__ double set_mass(const params &p, int b, int head, boo
         row_range(p, b, to - 1, 1, begin, end, position);
         const int blocks = (end + BLOCK - 1) / BLOCK;
         if (!is_slash) {
+#pragma unroll 1
             for (int i = at * of_block; i < min((at + 1) * of_block, blocks); i++)
                 sum += (double)masses[i].x + (double)masses[i].y + (double)masses[i].z;
             continue;
         }
         row_range(p, b, from, 1, begin, end, position);
+#pragma unroll 1
         for (int e = -1; e <= 1; e++) {             /* blocks whose first key is of slash at - e there */
             const i64 high = (position - (i64)(at - e) * (1 << p.block_shift)) >> 6;
+#pragma unroll 1
             for (i64 i = high - of_block + 1; i <= high; i++)
                 if (i >= 0 && i < blocks)
                     sum += (double)(e < 0 ? masses[i].x : e == 0 ? masses[i].y : masses[i].z);
@@ -5380,6 +5452,7 @@ __global__ void __launch_bounds__(256) k_select(const __grid_constant__ params p
         if (threadIdx.x == 0) p.picked[at * 2 + is_slash] = -1;
     } else if (!all && target > 0.0) {
         least = 0;
+#pragma unroll 1
         for (int bit = 30; bit >= 0; bit--) {
             const unsigned next = least | 1u << bit;
             mine = 0.0;
@@ -5415,6 +5488,7 @@ __global__ void __launch_bounds__(256) k_select(const __grid_constant__ params p
         if (lane == 0 && total == total) p.picked[at * 2 + is_slash] = count;
     }
     __syncthreads();
+#pragma unroll 1
     for (int w = threadIdx.x; w < p.mask_words; w += 256) {
         unsigned x = raw[w];
         if (is_slash) {                             /* backwards, s or s - 1 */
@@ -5450,6 +5524,7 @@ __device__ __forceinline__ void count_blocks(const params &p, int b, int head, c
             for (int i = b0 + lane; i < b1; i += 32) *kept += mask[i] != 0;
             continue;
         }
+#pragma unroll 1
         for (int w = (b0 >> 5) + lane; 32 * w < b1; w += 32) {
             unsigned x = set_word(p, b, sets, r, w);
             if (32 * w < b0) x &= FULL << (b0 & 31);
@@ -5511,6 +5586,7 @@ __global__ void __launch_bounds__(256) k_join(const __grid_constant__ params p) 
     const double share = all_blocks > 0 ? (double)all_kept / (double)all_blocks : 1.0;
     const int dense = !p.mask && (bad || share + cost > p.dense_above);
     if (!p.mask) p.runs_dense[b * (int)p.kv_heads + kv] = dense;
+#pragma unroll 1
     for (int h = 0; p.audit && h < p.group; h++) {
         santa_sample_audit *a = p.audit + first + h;
         a->kept_share = dense ? 1.0 : p.audit[first + h % apart].kept_share;
@@ -5583,6 +5659,7 @@ __global__ void __launch_bounds__(256) k_audit(const __grid_constant__ params p)
 #pragma unroll 1
         for (int i = threadIdx.x; i < to - from; i += 256) {
             float x = 0.0f;
+#pragma unroll 1
             for (int k = 0; k < splits; k++) x += of_unit[k * BLOCK + i];
             of_unit[i] = x;
             mine += (double)x;
@@ -5660,6 +5737,7 @@ __global__ void __launch_bounds__(256) k_row_audit(const __grid_constant__ param
     for (int i = threadIdx.x; i < p.q_len; i += 256) bad |= !(mass[(i64)i * p.heads] <= 1.0f);
     bad = __syncthreads_or(bad);
     const double low = low_mean(shared, (p.q_len + 99) / 100, &smallest, [&](auto take) {
+#pragma unroll 1
         for (int i = threadIdx.x; i < p.q_len; i += 256) take(mass[(i64)i * p.heads]);
     });
     if (threadIdx.x) return;
@@ -5699,6 +5777,7 @@ __device__ __forceinline__ bool is_drawn(const params &p, const int *keys, int n
         }
         return at < n && keys[at] == j;
     }
+#pragma unroll 1
     for (int k = 0; k < n; k++) if (keys[k] == j) return true;
     return false;
 }
@@ -5728,6 +5807,7 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
             for (int k = 0; k < i && !here && !p.list_rest; k++) here = p.keys[row * p.max_draws + k] == j;
             if (here) continue;
             by_head++;
+#pragma unroll 1
             for (i64 h = row - g; h < row && !before; h++)
                 before = is_drawn(p, p.keys + h * p.max_draws, p.draws[h], j);
             by_group += !before;
@@ -6174,8 +6254,10 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
                 while (to < n && tile_of(to) == tile) to += combs;
                 if (i == 0 || tile_of(i - 1) != tile) {
                     double sum = 0.0, squares = 0.0;
+#pragma unroll 1
                     for (int r = 0; r < combs; r++) {
                         double x = 0.0;
+#pragma unroll 1
                         for (int k = i + r; k < to; k += combs) x += weight(k) * value(k);
                         sum += x;
                         squares += x * x;
@@ -6188,8 +6270,10 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
         } else if (combs > 1 || independent) {
             const int count = combs > 1 ? combs : n, step = combs > 1 ? combs : n;
             double sum = 0.0, squares = 0.0;
+#pragma unroll 1
             for (int i = part; i < count; i += ERROR_PARTS) {
                 double x = 0.0;
+#pragma unroll 1
                 for (int k = i; k < n; k += step) x += value(k);
                 sum += x;
                 squares += x * x;
@@ -6321,12 +6405,12 @@ __device__ __forceinline__ float column_mean(const char *at, i64 row, int keys, 
         return sum;
     }
 #pragma unroll 1
-    for (int i = 0; i < keys; i += 16) {
-        float x[16];
+    for (int i = 0; i < keys; i += 4) {
+        float x[4];
 #pragma unroll
-        for (int k = 0; k < 16; k++) x[k] = load(at + (i + k) * row);
+        for (int k = 0; k < 4; k++) x[k] = load(at + (i + k) * row);
 #pragma unroll
-        for (int k = 0; k < 16; k++) sum = __fadd_rn(sum, __fmul_rn(x[k], part));
+        for (int k = 0; k < 4; k++) sum = __fadd_rn(sum, __fmul_rn(x[k], part));
     }
     return sum;
 }
@@ -6376,14 +6460,17 @@ __device__ __noinline__ void mean_of_finite(const params &p, const char *k, floa
                                             unsigned char *bad, bool by_warp) {
     const int lane = threadIdx.x & 31, tid = by_warp ? lane : threadIdx.x,
               threads = by_warp ? 32 : blockDim.x;
+#pragma unroll 1
     for (int i = tid / 32; i < p.copy.keys; i += threads / 32) {
         bool not_finite = false;
+#pragma unroll 1
         for (int f = lane; f < p.d; f += 32)
             not_finite |= !is_finite(load_any(p.k_type, k + i * p.k_stride[1] + f * p.k_stride[3]));
         not_finite = __any_sync(FULL, not_finite);
         if (lane == 0) bad[i] = not_finite;
     }
     if (by_warp) __syncwarp(); else __syncthreads();
+#pragma unroll 1
     for (int f = tid; f < p.d; f += threads) centre[f] = column_mean(p, k + f * p.k_stride[3], bad);
     if (by_warp) __syncwarp(); else __syncthreads();
 }
@@ -6391,17 +6478,21 @@ __device__ __noinline__ void mean_of_finite(const params &p, const char *k, floa
 /* Rotates a mean, one warp. */
 __device__ __forceinline__ void rotate_centre(const params &p, float *centre) {
     const int lane = threadIdx.x & 31;
+#pragma unroll 1
     for (int f = lane; f < p.d; f += 32)
         centre[f] = __uint_as_float(__float_as_uint(centre[f])
                                       ^ (p.signs[f / 32] >> lane & 1u) << 31);
     __syncwarp();
+#pragma unroll 1
     for (int step = 1; step < p.piece; step *= 2) {
+#pragma unroll 1
         for (int i = lane; i < p.d / 2; i += 32) {
             const int low = 2 * (i & -step) + (i & (step - 1));
             butterfly(centre[low], centre[low + step]);
         }
         __syncwarp();
     }
+#pragma unroll 1
     for (int f = lane; f < p.d; f += 32) {
         const float x = __fmul_rn(centre[f], p.norm);
         centre[f] = is_finite(x) ? x : 0.0f;
@@ -6465,16 +6556,19 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
     if (tid < 32) {
         rotate_centre(p, s.centre);
         float top = 0.0f;
+#pragma unroll 1
         for (int f = lane; f < d; f += 32) top = fmaxf(top, fabsf(s.centre[f]));
 #pragma unroll
         for (int o = 16; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(FULL, top, o));
         const float scale = top / 127.0f;
+#pragma unroll 1
         for (int f = lane; f < p.copy.features; f += 32) {
             const int code = f < d ? centre_code(s.centre[f], scale, s.centre[f] / scale) : 0;
             block[p.copy.centre + f] = (char)code;
             if (f < d) s.centre[f] = __fmul_rn(scale, (float)code);
         }
         if (lane == 0) *(float *)(block + p.copy.scale) = scale;
+#pragma unroll 1
         for (int i = p.copy.scale + 4 + lane; i < p.copy.bytes; i += 32) block[i] = 0;
     }
     const float step = p.copy.bits == 4 ? 0.3352f : 0.9957f, middle = p.copy.bits == 4 ? 7.5f : 1.5f;
@@ -6744,6 +6838,7 @@ __global__ void __launch_bounds__(32 * ENCODE_WARPS, 4) k_encode_cores(const __g
     if (warp == first) {
         if (4 * lane < p.copy.features) *(unsigned *)(at.to + p.copy.centre + 4 * lane) = bytes;
         if (lane == 0) *(float *)(at.to + p.copy.scale) = scale;
+#pragma unroll 1
         for (int i = p.copy.scale + 4 + lane; i < p.copy.bytes; i += 32) at.to[i] = 0;
     }
 
@@ -7717,7 +7812,7 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
             float dot[HEADS];
 #pragma unroll
             for (int h = 0; h < HEADS; h++) dot[h] = 0.0f;
-#pragma unroll 2
+#pragma unroll 1
             for (int f = 8 * half; f < p.d; f += 16) {
                 const char *piece = row + f * step;
                 float x[1][8];
@@ -7740,10 +7835,12 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
         __syncthreads();
         if (warp < heads) {
             float m = s.top[warp], sum = 0.0f, squares = 0.0f;
+#pragma unroll 1
             for (int i = lane; i < n; i += 32) m = fmaxf(m, s.score[i][warp]);
 #pragma unroll
             for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
             const float zero = m < MASK_LIMIT ? 0.0f : m;
+#pragma unroll 1
             for (int i = lane; i < n; i += 32) {
                 const float u = pow2(s.score[i][warp] - zero);
                 s.score[i][warp] = u;
@@ -7893,6 +7990,7 @@ __device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team
     };
     u64 least = 0;
     int have = 0;
+#pragma unroll 1
     for (int i = tid; tell && i < want; i += PORTION) tell[i] = 0.0f;
     load_slice(p, s, t, h / SLICE * SLICE);
 #pragma unroll 1
@@ -7913,6 +8011,7 @@ __device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team
         cluster_sync();
         /* how many keys have more than thread tid's number, or so many */
         int n = 0, more;
+#pragma unroll 1
         for (int r = 0; r < 1 << p.cluster_shift; r++) n += *of_rank(&s.count[255 - tid], r);
         more = n;
 #pragma unroll
@@ -8151,6 +8250,7 @@ __device__ __noinline__ float dot_numbers(const params &p, const float *q, const
 #pragma unroll 1
     for (int i = 0; i < 16; i++) {
         float sum = 0.0f;
+#pragma unroll 1
         for (int f = lane; f < p.d; f += 32)
             sum += q[f] * load_any(p.k_type, p.k + at[i] + f * p.k_stride[3]);
 #pragma unroll
@@ -8927,11 +9027,17 @@ __device__ __forceinline__ float lane_sizes(const params &p, draw_memory &s, con
             raw[u] = __ldcg((const uint4 *)((const U *)p.stash + of * BLOCK + N * l));
             if (fresh) x[u] = __ldcg(p.block_sums + of); else x[u].x = __ldcg(p.share_units + of);
         }
-#pragma unroll
-        for (int u = 0; u < 4; u++) {
+#pragma unroll 2
+        for (int u = 0; u < 4; u++) {               /* what is loaded moves down */
             if (h0 + u >= t.heads) break;
-            float unit = x[u].x;
-            const unsigned w[4] = { raw[u].x, raw[u].y, raw[u].z, raw[u].w };
+            float unit = x[0].x;
+            const float of_block = x[0].y;
+            const unsigned w[4] = { raw[0].x, raw[0].y, raw[0].z, raw[0].w };
+#pragma unroll
+            for (int k = 0; k < 3; k++) {
+                raw[k] = raw[k + 1];
+                x[k] = x[k + 1];
+            }
             if (fresh) {
                 const bool none = unit < MASK_LIMIT || !s.draws[h0 + u];
                 if (logs) unit = none ? MASKED : unit - s.top[h0 + u] + s.log_inverse[h0 + u];
@@ -8944,7 +9050,7 @@ __device__ __forceinline__ float lane_sizes(const params &p, draw_memory &s, con
                             : __half2float(__ushort_as_half((unsigned short)(w[i / 2] >> 16 * (i & 1))));
 #pragma unroll
                     for (int o = 1; o < LANES; o <<= 1) of += __shfl_xor_sync(FULL, of, o);
-                    unit = of > 0.0f ? unit * (x[u].y / of) : 0.0f;
+                    unit = of > 0.0f ? unit * (of_block / of) : 0.0f;
                 }
                 if (l == 0 && block < t.hi) p.share_units[at + (h0 + u) * pitch] = unit;
             }
@@ -8979,19 +9085,66 @@ __device__ __forceinline__ i64 teeth_below(i64 end, unsigned word) {
     return end > (i64)word ? (end - 1 - (i64)word >> 32) + 1 : 0;
 }
 
-/* Lane groups go through this CTA's blocks (find false: their ticks) or its teeth `tooth` .. `last` - 1
-   (find: the keys that they fall on go to the lists). */
+/* What a lane finds in a block: the sum of its sizes, of the group's if not `find`; else whether
+   its share holds the tooth at `at`, in ticks from the block's start, in which entry, of what
+   size, and whether the tooth before fell there, too. */
+struct lane_share { float sum, size; int entry; bool here, again; };
 template <typename U>
+__device__ __forceinline__ lane_share share_of_lane(const params &p, draw_memory &s, const team &t,
+                                                    int block, bool find, i64 ticks, i64 at) {
+    enum { N = 16 / sizeof(U), LANES = BLOCK / N };
+    const int l = threadIdx.x % LANES;
+    float size[N];
+    lane_share x = { lane_sizes<U>(p, s, t, block, !find, size), 0.0f, 0, false, false };
+    if (!find) {
+#pragma unroll
+        for (int o = 1; o < LANES; o <<= 1) x.sum += __shfl_xor_sync(FULL, x.sum, o);
+        return x;
+    }
+    float u[N], end = 0.0f;
+#pragma unroll
+    for (int i = 0; i < N; i++) u[i] = end += size[i];
+#pragma unroll
+    for (int o = 1; o < LANES; o <<= 1) {
+        const float y = __shfl_up_sync(FULL, end, o, LANES);
+        if (l >= o) end += y;
+    }
+    const float whole = __shfl_sync(FULL, end, LANES - 1, LANES);
+    float begin = __shfl_up_sync(FULL, end, 1, LANES);
+    if (l == 0) begin = 0.0f;
+    const float scale = whole / (float)ticks,
+                most = __uint_as_float(__float_as_uint(whole) - 1u);  /* a place before the end */
+    const float want = fminf((float)at * scale, most),
+                before = at >= 1ll << 32 ? fminf((float)(at - (1ll << 32)) * scale, most) : -1.0f;
+    const float local = want - begin;
+    float below = 0.0f;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const bool past = u[i] <= local;
+        x.entry += past;
+        below = past ? u[i] : below;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) x.size = i == x.entry ? size[i] : x.size;
+    x.here = begin <= want && want < end && x.entry < N;
+    x.again = before >= begin && before - begin >= below;
+    return x;
+}
+
+/* Lane groups, 16 bytes of the stash a lane, go through this CTA's blocks (find false: their
+   ticks) or its teeth `tooth` .. `last` - 1 (find: the keys that they fall on go to the lists).
+   Only what depends on the stash's type stands here for each. */
 __device__ __forceinline__ void walk(const params &p, draw_memory &s, const team &t, bool find, i64 base,
-                                  i64 tooth, i64 last, i64 round_row) {
-    enum { N = 16 / sizeof(U), LANES = BLOCK / N, AT_ONCE = PORTION / LANES };
-    const int tid = threadIdx.x, l = tid % LANES;
+                                     i64 tooth, i64 last, i64 round_row) {
+    const bool f32 = p.stash_type == SANTA_STASH_F32, f16 = p.stash_type == SANTA_STASH_F16 && !p.copied;
+    const int shift_lanes = f32 ? 4 : f16 ? 3 : 2, lanes = 1 << shift_lanes, tid = threadIdx.x,
+              l = tid & (lanes - 1), group = tid & 31 & -lanes;
     const int own = t.hi - t.lo, shift = s.run_shift;
     const unsigned word = s.word;
     const i64 count = find ? last - tooth : own;
 #pragma unroll 1
-    for (i64 i0 = 0; i0 < count; i0 += AT_ONCE) {
-        const i64 i = i0 + tid / LANES;
+    for (i64 i0 = 0; i0 < count; i0 += PORTION >> shift_lanes) {
+        const i64 i = i0 + (tid >> shift_lanes);
         int k = (int)min(i, count - 1);
         i64 ticks = 0, start = 0, at = 0;
         if (find) {
@@ -9002,6 +9155,7 @@ __device__ __forceinline__ void walk(const params &p, draw_memory &s, const team
             start = run ? s.run_end[run - 1] : 0;
             k = run << shift;
             if (shift)
+#pragma unroll 1
                 for (;; k++) {
                     const i64 own_ticks = __ldcg(p.ticks + t.row / t.heads * p.blocks + t.first + t.lo + k);
                     if (at < start + own_ticks || k + 1 >= min(own, (run + 1) << shift)) break;
@@ -9010,82 +9164,46 @@ __device__ __forceinline__ void walk(const params &p, draw_memory &s, const team
             ticks = shift ? __ldcg(p.ticks + t.row / t.heads * p.blocks + t.first + t.lo + k)
                           : s.run_end[run] - start;
         }
-        float size[N], sum = lane_sizes<U>(p, s, t, t.lo + k, !find, size);
+        const auto share = [&](auto type) {
+            return share_of_lane<decltype(type)>(p, s, t, t.lo + k, find, ticks, at - start);
+        };
+        const lane_share x = f32 ? share(0.0f) : f16 ? share(__half()) : share((unsigned char)0);
         if (!find) {
-#pragma unroll
-            for (int o = 1; o < LANES; o <<= 1) sum += __shfl_xor_sync(FULL, sum, o);
             if (l || i >= count) continue;
-            ticks = llrint((double)sum * (double)p.samples * 4294967296.0);
+            ticks = llrint((double)x.sum * (double)p.samples * 4294967296.0);
             if (shift || p.ranks) p.ticks[t.row / t.heads * p.blocks + t.first + t.lo + k] = ticks;
             if (shift) atomicAdd((u64 *)&s.run_end[k >> shift], (u64)ticks);
             else s.run_end[k] = ticks;
             continue;
         }
-        float u[N], end = 0.0f;
-#pragma unroll
-        for (int i2 = 0; i2 < N; i2++) u[i2] = end += size[i2];
-#pragma unroll
-        for (int o = 1; o < LANES; o <<= 1) {
-            const float y = __shfl_up_sync(FULL, end, o, LANES);
-            if (l >= o) end += y;
-        }
-        const float whole = __shfl_sync(FULL, end, LANES - 1, LANES);
-        float begin = __shfl_up_sync(FULL, end, 1, LANES);
-        if (l == 0) begin = 0.0f;
-        const float scale = whole / (float)ticks,
-                    most = __uint_as_float(__float_as_uint(whole) - 1u);      /* a place before the end */
-        const float want = fminf((float)(at - start) * scale, most),
-                    before = at - start >= 1ll << 32
-                           ? fminf((float)(at - start - (1ll << 32)) * scale, most) : -1.0f;
-        const float local = want - begin;
-        int entry = 0;
-        float below = 0.0f, own_size = 0.0f;
-#pragma unroll
-        for (int i2 = 0; i2 < N; i2++) {
-            const bool past = u[i2] <= local;
-            entry += past;
-            below = past ? u[i2] : below;
-        }
-#pragma unroll
-        for (int i2 = 0; i2 < N; i2++) own_size = i2 == entry ? size[i2] : own_size;
-        const bool here = begin <= want && want < end && entry < N && i < count;
-        const bool again = here && before >= begin && before - begin >= below;
-        const int j = (t.first + t.lo + k) * BLOCK + N * l + entry;
+        const bool here = x.here && i < count, taken = here && !x.again;
+        const int j = (t.first + t.lo + k) * BLOCK + (l << (6 - shift_lanes)) + x.entry;
         if (p.keys && l == 0 && i < count) p.keys[t.row / t.heads * p.max_draws + tooth + i] = -1;
         __syncwarp();
         if (here) {
             const i64 index = tooth + i;
-            if (p.keys) p.keys[t.row / t.heads * p.max_draws + index] = again ? -2 : j;
-            if (!again) {
+            if (p.keys) p.keys[t.row / t.heads * p.max_draws + index] = taken ? j : -2;
+            if (taken) {
                 const int row = (int)(index + round_row), part = row & 7,
                           place = (row >> 3) * t.parts + (part & (t.parts - 1)), rank = rank_of(p, part);
                 *of_rank(&s.key[place], rank) = j;
-                *of_rank(&s.chance[place], rank) = fminf(own_size * (float)p.samples, 1.0f);
+                *of_rank(&s.chance[place], rank) = fminf(x.size * (float)p.samples, 1.0f);
             }
         }
         /* the rows are on their way to L2, a line a lane */
-        const int mine = __ballot_sync(FULL, here && !again) >> (tid & 31 & -(int)LANES)
-                       & (int)((1ull << LANES) - 1);
-        const int key = __shfl_sync(FULL, j, (tid & 31 & -(int)LANES) + (mine ? __ffs(mine) - 1 : 0));
+        const int mine = (int)(__ballot_sync(FULL, taken) >> group & ((1u << lanes) - 1));
+        const int key = __shfl_sync(FULL, j, group + (mine ? __ffs(mine) - 1 : 0));
         if (mine && p.staged) {
             const i64 k_at = row_offset(p, p.k_stride, t.b, key),
                       v_at = row_offset(p, p.v_stride, t.b, key);
             const int k_lines = p.copied ? (p.d * p.k_size + 127) / 128 : 0,
                       v_lines = (p.dv * p.v_size + 127) / 128;
 #pragma unroll 1
-            for (int line = l; v_at != NO_ROW && line < k_lines + v_lines; line += LANES)
+            for (int line = l; v_at != NO_ROW && line < k_lines + v_lines; line += lanes)
                 prefetch(line < k_lines ? p.k + k_at + t.kv * p.k_stride[2] + 128 * line
                                         : p.v + v_at + t.kv * p.v_stride[2] + 128 * (line - k_lines));
         }
     }
-}
-
-__device__ __forceinline__ void walk_any(const params &p, draw_memory &s, const team &t, bool find,
-                                         i64 base, i64 tooth, i64 last, i64 round_row) {
-    if (p.stash_type == SANTA_STASH_F32) walk<float>(p, s, t, find, base, tooth, last, round_row);
-    else if (p.stash_type == SANTA_STASH_F16 && !p.copied)
-        walk<__half>(p, s, t, find, base, tooth, last, round_row);
-    else walk<unsigned char>(p, s, t, find, base, tooth, last, round_row);
 }
 
 /* Where part `part` of the heads' sums lies. */
@@ -9138,6 +9256,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
                             * 4294967296.0);
         s.run_shift = own > DRAW_RUNS ? 32 - __clz((int)((own - 1) / DRAW_RUNS)) : 0;
     }
+#pragma unroll 1
     for (int i = tid; i < DRAW_RUNS; i += PORTION) { s.run_end[i] = 0; s.key[i] = -1; }
     static_assert((int)DRAW_RUNS == (int)DRAW_LIST, "zeroed together");
     cluster_sync();                                 /* all are there to be written to */
@@ -9146,6 +9265,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
         load_slice(p, s, t, h0);
         if (warp < SLICE && h0 + warp < t.heads) {
             float squares = 0.0f;
+#pragma unroll 1
             for (int f = lane; f < p.d; f += 32) squares += s.q[warp][f] * s.q[warp][f];
 #pragma unroll
             for (int o = 16; o; o >>= 1) squares += __shfl_xor_sync(FULL, squares, o);
@@ -9202,7 +9322,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
             for (int i = tid; i < own; i += PORTION)
                 atomicAdd((u64 *)&s.run_end[i >> s.run_shift], (u64)ticks[i]);
         } else if (step == MASSES || (step == ROUND && !listed)) {
-            walk_any(p, s, t, step == ROUND, base, max(from, start), min(to, end), -start);
+            walk(p, s, t, step == ROUND, base, max(from, start), min(to, end), -start);
             if (step == ROUND) { listed = true; cluster_sync(); }
         }
         if (step == MASSES) {
@@ -9258,6 +9378,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
 #pragma unroll 1
         for (int h0 = 0; h0 < t.heads; h0 += SLICE) {
             bool some = step == ROUND;
+#pragma unroll 1
             for (int h = h0; h < min(h0 + SLICE, t.heads); h++) some |= s.again[h] != 0;
             if (!some) continue;
             if (p.copied && (step == LAST || t.heads > SLICE || rescued)) load_slice(p, s, t, h0);
@@ -9382,6 +9503,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
         float top = MASKED, x = 0.0f;
         double sum = 0.0;
         for (int part = 0; part < DRAW_PARTS; part++) top = fmaxf(top, s.part_again[part][h].x);
+#pragma unroll 1
         for (int part = 0; part < DRAW_PARTS; part++) {
             const float2 y = s.part_again[part][h];
             const float keep = y.x < MASK_LIMIT ? 0.0f : pow2(y.x - top);
@@ -9420,20 +9542,24 @@ __global__ void __launch_bounds__(256) k_draw_stats(const __grid_constant__ para
     const i64 keys = range.end - range.begin, copied = range.to - range.from, fixed = keys - copied;
     const i64 row = (i64)b * p.heads + kv * p.group;
     i64 by_head = 0, by_group = 0, draws = 0, redone = 0, rescued = 0, rescues = 0;
+#pragma unroll 1
     for (int g = 0; g < lists && !is_short; g++) {
         const int n = p.draws[row + g * p.together];
         const int *list = p.keys + (row / p.together + g) * p.max_draws;
+#pragma unroll 1
         for (int i = threadIdx.x; i < n; i += 256) {
             const int j = list[i];
             bool before = false;
             draws += j != -1;
             if (j < 0) continue;
             by_head += p.together;
+#pragma unroll 1
             for (int h = 0; h < g && !before; h++)
                 before = is_drawn(p, list - (g - h) * p.max_draws, p.draws[row + h * p.together], j);
             by_group += !before;
         }
     }
+#pragma unroll 1
     for (int g = 0; p.found && g < p.group && !is_short; g++) {
         redone += p.found[row + g].z > 0.0f;
         rescued += p.rescued[row + g];
@@ -9637,6 +9763,7 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
                 if (r == rank) prior = n;
                 if (r < cluster) n = make_uint4(n.x + x[r].x, n.y + x[r].y, n.z + x[r].z, n.w + x[r].w);
             }
+#pragma unroll 1
             for (int r = 0; r < cluster && by_mass; r++)
 #pragma unroll
                 for (int i = 0; i < 4; i++)
@@ -9906,6 +10033,7 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
             __syncthreads();
         }
         int n = 0;
+#pragma unroll 1
         for (int i = own + lane; i < min(own + each_warp, words); i += 32) n += __popc(s.marks[i]);
         n = __reduce_add_sync(FULL, n);
         if (lane == 0) s.marked[warp] = n;
@@ -9934,6 +10062,7 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
     if (rank) return;
     cta_scan<WARPS>(chosen, s.scratch.wide, &chosen);
     if (tid) return;
+#pragma unroll 1
     for (int r = 0; r < cluster && !BYTES; r++) chosen += (double)s.masses[r] * 4.656612873077393e-10;
     p.draws[row] = all;
     p.list_rest[row] = { fmax(total - chosen, 0.0), m };
@@ -10235,7 +10364,8 @@ k_list(const __grid_constant__ params p) {
     query<K, CHUNKS, true> q;
     /* q in two parts, unless one holds it */
     const bool two = eight_bits<K> ? p.q_type == SANTA_F32 : p.q_type != p.k_type;
-    if (two) load_query(p, b, head, heads, q);
+    if (two && !eight_bits<K>) load_query_by_piece(p, b, head, heads, q);
+    else if (two) load_query(p, b, head, heads, q);
     else {
         query<K, CHUNKS, false> same;
         load_query(p, b, head, heads, same);
@@ -11346,7 +11476,7 @@ __device__ __noinline__ double upper_quantile(double q) {
     return z;
 }
 
-__device__ __forceinline__ double va_z(const params &p, double delta) {
+__device__ __noinline__ double va_z(const params &p, double delta) {
     return p.va.bound == SANTA_BOUND_CLT ? upper_quantile(0.5 * delta) : sqrt(2.0 * log(2.0 / delta));
 }
 
@@ -11482,6 +11612,24 @@ __device__ __noinline__ int head_needs(const params &p, const va_row &row, int b
     return x.needed;
 }
 
+/* The stats of a KV head's row; looked, copied: its rows of K and of the copy that were read to
+   choose. */
+__device__ __forceinline__ void count_va_row(const params &p, i64 keys, i64 fixed, i64 drawn, i64 looked,
+                                             bool exact, i64 copied) {
+    const auto add = [](int64_t *field, i64 i) { atomicAdd((u64 *)field, (u64)i); };
+    const i64 read = fixed + drawn, k_rows = min(keys, read + looked);
+    add(&p.stats->rows, p.group);
+    add(&p.stats->keys, keys);
+    add(&p.stats->k_rows_read, k_rows);
+    add(&p.stats->k_features_read, k_rows * p.d);
+    add(&p.stats->k_features_head, k_rows * p.d * p.group);
+    add(&p.stats->v_rows_read, read);
+    add(&p.stats->v_rows_head, read * p.group);
+    add(&p.stats->draws, drawn * p.group);
+    if (exact) add(&p.stats->exact_rows, p.group);
+    if (copied) add(&p.stats->proxy_rows_read, copied);
+}
+
 /* Ratio of the sums, fixed + residual / budget * sample: out, lse, audit and stats, of 128 columns of V
    of a head. By a CTA of 512 threads, four to a column, as k_combine. */
 __device__ __noinline__ void write_result(const params &p, combine_memory &shared, const va_row &row, int b,
@@ -11495,6 +11643,7 @@ __device__ __noinline__ void write_result(const params &p, combine_memory &share
     const float *sums = p.va.sums + at * p.va.portions * pitch;
     float m = MASKED, sum[2] = { 0.0f, 0.0f };
     double total = 0.0;
+#pragma unroll 1
     for (int i = tid; i < last; i += 512) m = fmaxf(m, sums[i * pitch + p.dv]);
 #pragma unroll
     for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
@@ -11559,21 +11708,13 @@ __device__ __noinline__ void write_result(const params &p, combine_memory &share
             p.va.audit[place] = x;
         }
         if (p.stats && head == kv * p.group) {
-            const auto add = [](int64_t *field, i64 i) { atomicAdd((u64 *)field, (u64)i); };
-            const i64 read = row.fixed + row.budget, k_rows = min((i64)keys, read + row.looked);
-            add(&p.stats->rows, p.group);
-            add(&p.stats->keys, keys);
-            add(&p.stats->k_rows_read, k_rows);
-            add(&p.stats->k_features_read, k_rows * p.d);
-            add(&p.stats->k_features_head, k_rows * p.d * p.group);
-            add(&p.stats->v_rows_read, read);
-            add(&p.stats->v_rows_head, read * p.group);
-            add(&p.stats->draws, (i64)row.budget * p.group);
-            if (keys && row.budget == row.residual) add(&p.stats->exact_rows, p.group);
+            int copied = 0;
             if (p.va.by_scores && p.va.by_copy && heavy_of(p, r)) {
                 const proxy_range c = copied_range(p, b);
-                add(&p.stats->proxy_rows_read, max(min(c.to, r.lo + r.mid) - max(c.from, r.lo), 0));
+                copied = max(min(c.to, r.lo + r.mid) - max(c.from, r.lo), 0);
             }
+            count_va_row(p, keys, row.fixed, row.budget, row.looked,
+                         keys && row.budget == row.residual, copied);
         }
     }
     if (quarter || k >= p.dv) return;
@@ -11586,7 +11727,8 @@ __device__ __noinline__ void write_result(const params &p, combine_memory &share
                               + k * p.out_stride[3], f);
 }
 
-/* The budget of a KV head's row, and the keys that it adds to the base sample; if none, the result.
+/* The budget of a KV head's row, and the keys that it adds to the base sample; if none, the
+   result. Behind the sums of these, p.va.pass 2, the results of the rows that had some.
    Grid: (query head, batch, 128 columns of V). A CTA of 512 threads: a warp for each head of the
    group, then as write_result; the group's first CTA draws. */
 __global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ params p) {
@@ -11595,12 +11737,15 @@ __global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ pa
     SHARED(s, set_memory);
     const int tid = threadIdx.x, warp = tid >> 5, head = blockIdx.x, b = blockIdx.y, kv = head / p.group;
     const i64 item = (i64)b * p.kv_heads + kv;
-    launch_dependents();
+    const bool is_last = p.va.pass > 1;
+    if (!is_last) launch_dependents();
     wait_for_previous();
     va_row row = p.va.rows[item];
-    if (row.base) {
+    if (is_last && (!row.base || row.budget == row.base)) return;
+    if (row.base && !is_last) {
         if (tid == 0) s.needed = (unsigned)row.base;
         __syncthreads();
+#pragma unroll 1
         for (int g = kv * p.group + warp; g < (kv + 1) * p.group; g += CHOOSE / 32) {
             const int needed = head_needs(p, row, b, g, g == head && blockIdx.z == 0);
             if ((tid & 31) == 0) atomicMax(&s.needed, (unsigned)needed);
@@ -11612,7 +11757,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ pa
         if (tid == 0 && head == kv * p.group) p.va.rows[item].budget = row.budget;
         return;
     }
-    if (!row.base || row.budget == row.base) {
+    if (is_last || !row.base || row.budget == row.base) {
         write_result(p, shared, row, b, head);
         return;
     }
@@ -11627,15 +11772,6 @@ __global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ pa
         rest = draw_keys(p, s, set, b, kv, row.budget - row.base, row.residual - row.base, 0, 0, &row.at);
     list_drawn(s, set, rest, r.lo, list);
     if (tid == 0) p.va.rows[item].budget = row.budget;
-}
-
-/* The results of the rows that asked for more than the base sample. Grid: as k_va_budget. */
-__global__ void __launch_bounds__(512) k_va_combine(const __grid_constant__ params p) {
-    SHARED(shared, combine_memory);
-    const int head = blockIdx.x, b = blockIdx.y;
-    wait_for_previous();
-    const va_row row = p.va.rows[(i64)b * p.kv_heads + head / p.group];
-    if (row.base && row.budget != row.base) write_result(p, shared, row, b, head);
 }
 
 /* vAttention over ranks: the sets, the sample and the budget of one GPU. Positions count the
@@ -12045,19 +12181,8 @@ __device__ __forceinline__ void add_sums(const params &p, const rank_row &r, int
         p.va.audit[place] = x;
     }
     if (!p.stats || head != kv * p.group) return;
-    const auto add = [](int64_t *field, i64 i) { atomicAdd((u64 *)field, (u64)i); };
-    const i64 drawn = list.budget + (list.base < 0), read = list.fixed + drawn, keys = r.end - r.begin,
-              k_rows = min(keys, read + list.looked);
-    add(&p.stats->rows, p.group);
-    add(&p.stats->keys, keys);
-    add(&p.stats->k_rows_read, k_rows);
-    add(&p.stats->k_features_read, k_rows * p.d);
-    add(&p.stats->k_features_head, k_rows * p.d * p.group);
-    add(&p.stats->v_rows_read, read);
-    add(&p.stats->v_rows_head, read * p.group);
-    add(&p.stats->draws, drawn * p.group);
-    if (r.all && all.budget == all.residual) add(&p.stats->exact_rows, p.group);
-    if (p.va.by_copy && r.heavy) add(&p.stats->proxy_rows_read, r.mid - list.looked);
+    count_va_row(p, r.end - r.begin, list.fixed, list.budget + (list.base < 0), list.looked,
+                 r.all && all.budget == all.residual, p.va.by_copy && r.heavy ? r.mid - list.looked : 0);
 }
 
 /* The steps above. They are one kernel, so that what several of them call is there once.
@@ -12266,6 +12391,7 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
         part[tid] = x;
         __syncthreads();
         x = 0.0;
+#pragma unroll 1
         for (int i = 0; i < PARTS; i++) x += part[i * PROXY_DIM + tid % PROXY_DIM];
         return tid < p.dv ? x : 0.0;
     };
@@ -12333,9 +12459,14 @@ __device__ void plan_index(const params &p, int b, int kv) {
 /* 8 numbers from `at` on, `have` of which are there, the others 0. Called, as nothing here is fast. */
 struct eight { float x[8]; };
 __device__ __noinline__ eight load_eight(int type, const char *at, i64 step, int have) {
-    eight y;
+    eight y = {};
+#pragma unroll 1
+    for (int i = 0; i < 8; i++) {
+        const float x = i < have ? load_any(type, at + i * step) : 0.0f;
 #pragma unroll
-    for (int i = 0; i < 8; i++) y.x[i] = i < have ? load_any(type, at + i * step) : 0.0f;
+        for (int k = 0; k < 7; k++) y.x[k] = y.x[k + 1];
+        y.x[7] = x;
+    }
     return y;
 }
 
@@ -12428,6 +12559,7 @@ __global__ void __launch_bounds__(256, 2) k_rows(const __grid_constant__ params 
         return x.x + of / x.vectors * x.x_stride[0] + kv * x.x_stride[1] + of % x.vectors * x.x_stride[2];
     };
     if (!copies)                                    /* the first vectors come beside the rows */
+#pragma unroll 1
         for (int i = tid; i < 16 * here && i % 16 * 64 < x.size; i += 256)
             prefetch(vector_at(i / 16) + i % 16 * 64 * x.x_stride[3]);
     const float *const bias = x.bias ? x.bias + (i64)kv * x.count : nullptr;
@@ -12437,6 +12569,7 @@ __global__ void __launch_bounds__(256, 2) k_rows(const __grid_constant__ params 
         float *const to = (float *)slots + half * 8 * pitch;
         const int most = min(chunk, (x.size - base + 31) / 32 * 32);
         if (copies) {
+#pragma unroll 1
             for (int i = tid; i < 2 * count * most; i += 256) {
                 const int v = i / (most / 4), f = i % (most / 4) * 4;
                 const bool have = base + f < x.size;
@@ -12445,6 +12578,7 @@ __global__ void __launch_bounds__(256, 2) k_rows(const __grid_constant__ params 
             }
             return;
         }
+#pragma unroll 1
         for (int i = tid; i < count * most; i += 512) {     /* twice 8 features of a thread at a time */
             const char *at[2];
             int v[2], f[2];
@@ -12520,9 +12654,11 @@ __global__ void __launch_bounds__(256, 2) k_rows(const __grid_constant__ params 
         for (int k = 0; k < 4; k++)
             if (i < slices) s.warps[warp][8 * i + 2 * c + (k & 1)][r + 8 * (k >> 1)] = acc[i][k];
     __syncthreads();
+#pragma unroll 1
     for (int i = tid; i < here * in_tile; i += 256) {
         const int v = i / in_tile, at = i % in_tile, row = first + at, of = v0 + v;
         float sum = 0.0f;
+#pragma unroll 1
         for (int k = 0; k < splits; k++) sum += s.warps[at / 16 * splits + k][v][at % 16];
         if (bias) sum += i == tid ? early_bias : bias[min(row, x.count - 1)];
         /* here: a NaN is not less than 0, nor more */
@@ -12540,9 +12676,11 @@ __global__ void __launch_bounds__(256, 2) k_rows(const __grid_constant__ params 
         const int of = v0 + v;
         if (x.step == STEP_LOGITS) {                /* a part of the softmax; a NaN is in its sum */
             float top = -INFINITY, sum = 0.0f;
+#pragma unroll 1
             for (int at = lane; at < in_tile; at += 32) top = fmaxf(top, s.products[v][at]);
 #pragma unroll
             for (int o = 16; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(FULL, top, o));
+#pragma unroll 1
             for (int at = lane; at < in_tile; at += 32) sum += pow2((s.products[v][at] - top) * LOG2E);
 #pragma unroll
             for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
@@ -12677,6 +12815,7 @@ __global__ void __launch_bounds__(256, 2) k_nearest_plain(const __grid_constant_
     launch_dependents();
     if (count <= 0) return;
     float *const keys = (float *)slots, *const rows = keys + PLAIN_NEAR_KEYS * pitch;
+#pragma unroll 1
     for (int i = tid; i < PLAIN_NEAR_KEYS * pieces * 4; i += 256) {
         const int key = i / (pieces * 4), f = i % (pieces * 4) * 8;
         const char *at = x.x + b * x.x_stride[0] + kv * x.x_stride[1]
@@ -13475,7 +13614,7 @@ __global__ void __launch_bounds__(128) k_step_gather(const __grid_constant__ par
     if (column >= p.dv) return;
     const char *const v = p.v + kv * p.v_stride[2];
     float sum = 0.0f;
-#pragma unroll 4
+#pragma unroll 1
     for (int i = 0; i < n; i++) {
         const int j = p.step.index[at + i];
         const i64 from = j >= 0 && j < len ? row_offset(p, p.v_stride, b, j) : NO_ROW;
@@ -15200,10 +15339,10 @@ cudaError_t launch_va(call &c) {
             e = launch_with<k_va_budget>(c, g.combine, CHOOSE, shared);
         if (e != cudaSuccess) return e;
     }
-    return launch<k_va_combine>(c, grid_of(g.combine), 512, 0, true);
+    return launch<k_va_budget>(c, grid_of(g.combine), CHOOSE, 0, true);
 }
 
-/* k_va_combine has counted. */
+/* k_va_budget has counted. */
 cudaError_t count_nothing(const call &) { return cudaSuccess; }
 
 const pipeline pipelines[] = {

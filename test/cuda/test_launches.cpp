@@ -976,8 +976,10 @@ static void check_adaptive(const problem &x, const char *workspace, uint64_t byt
             check_grid(l, p.heads, batch, over(p.dv, 128), name);
             CHECK_INT(l.dynamic, shared ? 4 * words : 0);
         } else if (which == 6) {
-            CHECK(name == "k_va_combine");
+            CHECK(name == "k_va_budget");
             check_grid(l, p.heads, batch, over(p.dv, 128), name);
+            CHECK_INT(p.va.pass, 2);
+            CHECK_INT(l.dynamic, 0);
         } else if (which == 7) {
             CHECK(name == "k_weighed_error");
             check_grid(l, p.heads, batch, 1, name);
