@@ -7816,7 +7816,7 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
             for (int f = 8 * half; f < p.d; f += 16) {
                 const char *piece = row + f * step;
                 float x[1][8];
-                load_rows<8, 1>(p.k_type, p.any_vector_k, &piece, step, 8, x);
+                load_rows<8, 1>(p.k_type, p.any_vector_k, &piece, step, p.d - f, x);
 #pragma unroll
                 for (int h = 0; h < HEADS; h++) {
                     const float4 y = *(const float4 *)&s.q[h][f], z = *(const float4 *)&s.q[h][f + 4];
@@ -7886,7 +7886,7 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
                                      : p.v + (at == NO_ROW ? 0 : at + kv * p.v_stride[2])
                                            + (col < p.dv ? col : 0) * p.v_stride[3];
                 }
-                load_rows<4>(p.v_type, vector_v, rows, p.v_stride[3], col < p.dv ? p.dv - col : 1, y);
+                load_rows<4>(p.v_type, vector_v, rows, p.v_stride[3], p.dv - col, y);
 #pragma unroll
                 for (int u = 0; u < 4; u++)
 #pragma unroll

@@ -1982,13 +1982,14 @@ static ref_spec proxy_spec(int64_t len, int64_t d, santa_dtype type, int64_t pag
     return s;
 }
 
-/* The copy of a problem's K, made on the CPU. */
+/* The copy of a problem's K, made on the CPU; none where head_dim has none. */
 struct with_copy : problem {
     std::vector<char> copy;
 
     explicit with_copy(const ref_spec &s, int bits = 4) : problem(s) {
         a.proxy_bits = bits;
         copy.assign(santa_proxy_size(&a), 0);
+        if (copy.empty()) return;
         a.proxy = copy.data();
         encode();
     }

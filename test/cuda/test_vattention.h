@@ -406,6 +406,31 @@ static void va_poison(void) {
             }
 }
 
+/* Rows whose head_dim is no multiple of 8, in K with NaN between them and nothing behind the last. */
+static void va_odd_rows(void) {
+    NEED_DEVICE();
+    test_rng r = test_rng_make(48);
+    va_totals t = {};
+    for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3})
+        for (int64_t d : {1, 6, 20, 43, 250}) {
+            ref_spec s = spec16(6, 2, 150, d, type == SANTA_E4M3 ? SANTA_F16 : type);
+            s.k_type = s.v_type = type;
+            s.head_dim_v = d + 1;
+            s.layout = REF_PADDED;
+            va_problem p(s, &r, false);
+            for (int heavy : {VA_NONE, VA_INDEX, VA_ORACLE})
+                for (santa_guarantee guarantee : {SANTA_GUARANTEE_DENOMINATOR, SANTA_GUARANTEE_FULL}) {
+                    santa_options o = p.options((va_heavy)heavy, 5);
+                    o.vattention.sink_tokens = o.vattention.local_tokens = 9;
+                    o.vattention.base_samples = 20;
+                    o.vattention.epsilon   = 0.3;
+                    o.vattention.guarantee = guarantee;
+                    va_compare(p, o, &t);
+                }
+        }
+    va_check_totals(t);
+}
+
 /* The same bits on every run, page size and workspace, alone or in a batch, from a graph. */
 static void va_same_bits(void) {
     NEED_DEVICE();
@@ -553,7 +578,8 @@ static void va_errors(void) {
 static const test_case va_cases[] = {
     {"va_random", va_random}, {"va_short_rows", va_short_rows}, {"va_hard_choices", va_hard_choices},
     {"va_long_rows", va_long_rows},
-    {"va_nan", va_nan}, {"va_exact", va_exact}, {"va_poison", va_poison}, {"va_same_bits", va_same_bits},
+    {"va_nan", va_nan}, {"va_exact", va_exact}, {"va_poison", va_poison}, {"va_odd_rows", va_odd_rows},
+    {"va_same_bits", va_same_bits},
     {"va_guarantee", va_guarantee}, {"va_errors", va_errors},
     {0, 0}
 };
