@@ -253,8 +253,8 @@ static void boxes(void) {
                      strides[3] = {2 * FEATURES * HEADS, 2 * FEATURES, 2 * FEATURES * HEADS * ROWS};
     const cuuint32_t box[4] = {64, 8, 1, 1}, every[4] = {1, 1, 1, 1};
     boxed b;
-    CHECK(cuTensorMapEncodeTiled(&b.map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 4, (void *)in.p, shape, strides, box,
-                                 every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+    CHECK(cuTensorMapEncodeTiled(&b.map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 4, (void *)in.p, shape, strides,
+                                 box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
           == CUDA_SUCCESS);
     CHECK(run(k_box, 1, 64, 4096, out.p, b) == cudaSuccess);
@@ -264,7 +264,8 @@ static void boxes(void) {
         for (int i = 0; i < 64; i++) {
             const bool have = line < ROWS - 3 && i < FEATURES - 64;
             const int from = ((ROWS + 3 + line) * HEADS + 1) * FEATURES + 64 + i;
-            right += y[(size_t)(64 * line + 8 * (i / 8 ^ line) + i % 8)] == (have ? (float)(from + 1) : 0.0f);
+            const size_t to = (size_t)(64 * line + 8 * (i / 8 ^ line) + i % 8);
+            right += y[to] == (have ? (float)(from + 1) : 0.0f);
         }
     CHECK_MSG(right == 512, "%d of 512 numbers of a box", right);
 }
