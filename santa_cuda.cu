@@ -10872,7 +10872,7 @@ __device__ __forceinline__ u64 nth_largest(choose_memory &s, const candidates &x
         }
         __syncthreads();
         lo += (u64)s.bin << shift;
-        hi = lo + min(hi - lo, ((u64)1 << shift) - 1);                /* of a NaN's bin lo + 2^shift wraps */
+        hi = lo + min(hi - lo, ((u64)1 << shift) - 1);                /* a NaN's bin may end at 2^64 */
         inside = s.inside;
         want -= s.above;
         if (want == inside) return lo;              /* shift 0: one candidate, since no two are equal */
