@@ -559,8 +559,8 @@ struct groups_memory {
     struct { int place, is_v, first, second; } landed;                /* place < 0: there is no more */
 };
 enum { GROUPS_BYTES = (1 + 2 * PLACES) * PLACE_BYTES + 1024 };
-/* What it takes: how the tensor copy engine finds K and V, whose boxes are so many keys, a power of two
-   from 8 on, by 64 features; 0: threads copy. */
+/* What it takes: how the tensor copy engine finds K and V, whose boxes are so many keys, 32 or 64, by 64
+   features; 0: threads copy. */
 struct groups_params : params {
     CUtensorMap k_map, v_map;
     int box_keys;
@@ -3672,6 +3672,15 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32, 2) k_dense_plain(const __gri
                 for (int k = 0; k < 4; k++)
                     acc[G + g][4 * PART + k] = fmaf(ws[g], v[k], acc[G + g][4 * PART + k]);
         };
+        const auto by_part = [&](auto all) {        /* columns of V and heads that the lane has */
+            if (now.first == column) {
+                all(a_number<0>(), a_number<0>());
+                if (heads > 4) all(a_number<0>(), a_number<1>());
+            } else {
+                all(a_number<1>(), a_number<0>());
+                if (heads > 4) all(a_number<1>(), a_number<1>());
+            }
+        };
         if (p.v_type == SANTA_F32) {
             const auto all = [&](auto part, auto half) {
 #pragma unroll 4
@@ -3681,13 +3690,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32, 2) k_dense_plain(const __gri
                     add(part, half, m, vs);
                 }
             };
-            if (now.first == column) {
-                all(a_number<0>(), a_number<0>());
-                if (heads > 4) all(a_number<0>(), a_number<1>());
-            } else {
-                all(a_number<1>(), a_number<0>());
-                if (heads > 4) all(a_number<1>(), a_number<1>());
-            }
+            by_part(all);
         } else {
 #pragma unroll 1
             for (int m0 = 0; m0 < PLAIN_ROWS; m0 += 8) {
@@ -3701,13 +3704,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32, 2) k_dense_plain(const __gri
 #pragma unroll
                     for (int u = 0; u < AT_ONCE; u++) add(part, half, m0 + u, v[u]);
                 };
-                if (now.first == column) {
-                    all(a_number<0>(), a_number<0>());
-                    if (heads > 4) all(a_number<0>(), a_number<1>());
-                } else {
-                    all(a_number<1>(), a_number<0>());
-                    if (heads > 4) all(a_number<1>(), a_number<1>());
-                }
+                by_part(all);
             }
         }
         step_on(now, x);
@@ -5105,10 +5102,6 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
             barrier_wait(bar, phase);
             if (!boxes) fence_tensor_cores();
         };
-        const auto pack_half = [&](int h) {
-#pragma unroll
-            for (int i = 4 * h; i < 4 * h + 4; i++) pack_weights<T>(x[2 * i], x[2 * i + 1], w[i]);
-        };
         /* The weights of a pair, in w. `behind` is called when half of them are there: then the products
            before are done, and w may change. */
         const auto softmax = [&](int first, int second, auto behind) {
@@ -5121,8 +5114,8 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
             if (sum[0][0] + sum[1][0] + sum[0][1] + sum[1][1] < 0.0f) __trap();
             behind();
             weigh_keys<8, 16>(factor, x, highest, sum);
-            pack_half(0);
-            pack_half(1);
+#pragma unroll
+            for (int i = 0; i < 8; i++) pack_weights<T>(x[2 * i], x[2 * i + 1], w[i]);
             add_weights(sum, keep, den);
         };
         const auto put_back = [&](int place, int first, int second) {
