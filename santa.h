@@ -677,7 +677,7 @@ extern "C" {
     X(ERR_BACKEND_HEAVY,       "this device asks no predictor: heavy_index has its answer")               \
     X(ERR_BACKEND_ITEMS,       "this device runs all items: item_begin and item_end must be 0")            \
     X(ERR_BACKEND_FIRST_TOKENS, "this device has no first_tokens with a list of keys or dense_below")      \
-    X(ERR_BACKEND_ROW_SCALES,  "this device has no scales of rows: k_scales and v_scales")                 \
+    X(ERR_BACKEND_ROW_SCALES,  "this device: sample-attention's blocks without k_scales and v_scales")     \
     X(ERR_HOST_POINTER,        "a pointer is to host memory that the device cannot reach")                 \
     X(ERR_BACKEND_RANKS,       "this device has no such method over ranks; flash: by whole 64 keys")       \
     X(ERR_BACKEND_TOO_LONG,    "this device has at most 2^31 - 64 keys in one sequence")                   \
@@ -858,7 +858,7 @@ typedef struct santa_attention {
     /* What each row of k and v is to be multiplied with besides, data NULL = 1: f32, f16 or bf16 of
        k's and v's shape with 1 for the features, paged as they are. Any strides: a scale for each
        KV head has 0 from token to token. A row reads the scales of the keys it reads, no others.
-       CPU only */
+       On a GPU not for sample-attention where it looks at blocks */
     santa_tensor k_scales, v_scales;
     float        soft_cap;         /* 0 = none; else s = soft_cap * tanh(s / soft_cap) */
     int          causal;           /* 1: query row i attends keys 0 .. seq_len - q_len + i
@@ -12532,7 +12532,8 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     (SANTA_SCORES_PROXY, santa_proxy_size, _encode, _append); keys in buckets
                     (SANTA_SAAP, santa_buckets_size, _assign, _find, santa_kmeans); sparse prefill
                     (SANTA_SAMPLE_ATTENTION, santa_mask_shape); key_list; ranks; heavy_index;
-                    num_combs; first_key and context_lens; kv_start; first_tokens; k_scales, v_scales;
+                    num_combs; first_key and context_lens; kv_start; first_tokens; k_scales and
+                    v_scales, on GPUs, too;
                     K and V of e5m2 and q4_0;
                     santa_problem, which backends get;
                     santa_method_from_name, santa_method_traits; santa_status_name, santa_version,

@@ -86,6 +86,9 @@ struct copy_shape {
     i64 blocks;                                     /* of a sequence (a page) and KV head */
 };
 
+/* What each row of K or V is multiplied with; strides in bytes: of a batch (a page), token, head. */
+struct row_scales { const char *data; i64 stride[3]; int type; };
+
 /* Keys that a list has beside its entries: of a row's keys those before `to` and those from `from` on. */
 struct list_range { int to, from; };
 /* vAttention, see >>vattention-kernels. A KV head's row: how many keys its list has of each kind. */
@@ -399,6 +402,7 @@ struct params {
     i64 first_tokens, first_window;
     list_range *first_ranges;                       /* of k_first_ranges: [batch, kv_heads] */
     int list_early;                                 /* the ranges of a list are known before it is */
+    row_scales k_scales, v_scales;                  /* data NULL: none */
 };
 
 
@@ -599,11 +603,11 @@ struct combine_memory {
     float weight[128], tops[16], sums[4][128];
 };
 
-/* k_encode: rotated mean of a block, signs of the rotation, keys that are not finite. */
+/* k_encode: rotated mean of a block, its rows' scales, signs of the rotation, keys that are not finite. */
 /* head_dim of a copy at most: 32 lanes, 16 features each */
 enum { COPY_DIM = 512 };
 struct copy_memory {
-    float centre[COPY_DIM];
+    float centre[COPY_DIM], scale[BLOCK];
     unsigned signs[COPY_DIM / 32];
     unsigned char bad[BLOCK];
 };
@@ -1376,6 +1380,44 @@ __device__ __forceinline__ void store_any(int type, char *p, float f) {
     else *(__nv_bfloat16 *)p = __float2bfloat16_rn(f);
 }
 
+/* What row j of K or V is multiplied with, where rows have scales; NaN on a bad page. Called, so that it
+   does not swell its callers. Kernels that are tuned have none, see is_scaled. */
+__device__ __noinline__ float scale_of(const params &p, const row_scales &s, int b, int kv, int j) {
+    const i64 at = row_offset(p, s.stride, b, j);
+    return at == NO_ROW ? __int_as_float(0x7fc00000) : load_any(s.type, s.data + at + kv * s.stride[2]);
+}
+__device__ __forceinline__ float key_scale(const params &p, int b, int kv, int j) {
+    return p.k_scales.data ? scale_of(p, p.k_scales, b, kv, j) : 1.0f;
+}
+__device__ __forceinline__ float value_scale(const params &p, int b, int kv, int j) {
+    return p.v_scales.data ? scale_of(p, p.v_scales, b, kv, j) : 1.0f;
+}
+
+/* Those of a block of 64 keys, by a warp: of keys lane and lane + 32. 1 outside begin .. end - 1, and on
+   a bad page, which makes the row NaN elsewhere. */
+__device__ __noinline__ float2 scales_of_block(const params &p, const row_scales &s, int b, int kv,
+                                               int block, int begin, int end) {
+    float x[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int j = block * BLOCK + 32 * i + (int)(threadIdx.x & 31);
+        const i64 at = j < begin || j >= end ? NO_ROW : row_offset(p, s.stride, b, j);
+        x[i] = at == NO_ROW ? 1.0f : load_any(s.type, s.data + at + kv * s.stride[2]);
+    }
+    return make_float2(x[0], x[1]);
+}
+
+/* On their way to L2, those of keys that a sequence has. */
+__device__ __noinline__ void send_scales(const params &p, const row_scales &s, int b, int kv, int block,
+                                         int begin, int end) {
+#pragma unroll 1
+    for (int i = 0; i < 2; i++) {
+        const int j = block * BLOCK + 32 * i + (int)(threadIdx.x & 31);
+        const i64 at = j < begin || j >= end ? NO_ROW : row_offset(p, s.stride, b, j);
+        if (at != NO_ROW) prefetch(s.data + at + kv * s.stride[2]);
+    }
+}
+
 /* One number that cannot be loaded in fours. Called, so that it does not swell its callers. */
 __device__ __noinline__ float load_one(int type, const char *row, int f, i64 step) {
     return load_number(type, row, f, step);
@@ -1855,6 +1897,21 @@ __device__ __forceinline__ bool block_dots(const params &p, const query<any, C, 
     return bad;
 }
 
+/* What block_dots and plain_dots have of a block, times the scales of its keys. */
+__device__ __forceinline__ void scale_keys(const params &p, int b, int kv, int block, int begin, int end,
+                                           float s[2][8]) {
+    if (!p.k_scales.data) return;
+    const float2 own = scales_of_block(p, p.k_scales, b, kv, block, begin, end);
+    const int first = (threadIdx.x & 31) >> 2 << 3; /* the lane's keys, see query */
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const float low = __shfl_sync(FULL, own.x, (first + i) & 31),
+                    high = __shfl_sync(FULL, own.y, (first + i) & 31), scale = first < 32 ? low : high;
+        s[0][i] *= scale;
+        s[1][i] *= scale;
+    }
+}
+
 /* Called, so that it does not swell its callers. */
 __device__ __noinline__ float cap_score(float x, float cap) { return cap * tanhf(x / cap); }
 
@@ -2017,8 +2074,8 @@ __device__ __forceinline__ void zero_arrivals(const params &p) {
     for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < p.arrivals; i += step) p.arrived[i] = 0;
 }
 
-/* K for tensor cores that k_scores does not take: soft cap, ALiBi, and a q that K's type cannot hold, in
-   two parts: twice the flops. Grid: p.work / 8 CTAs of 8 warps. No shared memory and no barrier; bound by
+/* K for tensor cores that k_scores does not take: soft cap, ALiBi, scales of rows, and a q that K's type
+   cannot hold, in two parts: twice the flops. Grid: p.work / 8 CTAs of 8 warps. No shared memory and no barrier; bound by
    latency. */
 __global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_cores(const __grid_constant__ params p) {
     int b, kv, slice, block, begin, end, position;
@@ -2032,6 +2089,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_cores(const __grid_
             float s[2][8], m[2];
             load_query(p, b, head, heads, q);
             bool bad = block_dots(p, q, b, kv, block, begin, end, s);
+            scale_keys(p, b, kv, block, begin, end, s);
             block_finish<true>(p, q.unscale, head, heads, block, begin, end, position, bad, s, m);
             write_block(p, b, kv, slice, block, heads,
                         p.stash_type == SANTA_STASH_U8 ? row_key<1>(p, b) : 0, s, m);
@@ -2067,6 +2125,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_first_scores(const __grid_
             float x[2][8], top[2];
             if (begin >= end || from >= end || to <= begin) continue;
             const bool bad = block_dots(p, q, b, kv, block, begin, end, x);
+            scale_keys(p, b, kv, block, begin, end, x);
             block_finish<true>(p, q.unscale, head, heads, block, begin, end, r.position, bad, x, top);
 #pragma unroll
             for (int e = 0; e < 2; e++) {
@@ -2472,6 +2531,8 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32, 2) k_scores_plain(const __gr
         if (agreed(in.valid)) {
             bool wrong = false;
             send_plain(p, in, next, mine + fill_slot * PLAIN_ROWS * PLAIN_PITCH, wrong);
+            if (p.k_scales.data && next.i == 0 && next.first == 0)
+                send_scales(p, p.k_scales, in.b, in.kv, in.block, in.begin, in.end);
             if (wrong) bad |= fill_bit;
             if (step_on(next)) {
                 in.w += SCORE_WARPS;
@@ -2515,6 +2576,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32, 2) k_scores_plain(const __gr
         const unsigned which = __ballot_sync(FULL, (bad & bit) != 0);
         bad &= ~bit;
         bit ^= 3;
+        scale_keys(p, x.b, x.kv, x.block, x.begin, x.end, s);
         block_finish<true>(p, 1.0f, head, heads, x.block, x.begin, x.end, x.position,
                            (which >> (lane >> 2) & 0x101u) != 0, s, m);
         write_block(p, x.b, x.kv, x.slice, x.block, heads,
@@ -3427,6 +3489,7 @@ __global__ void __launch_bounds__(PORTION, 4) k_gather(const __grid_constant__ p
             if (lane < count && (!over_ranks || at.weight > 0.0f))
                 at.weight = __int_as_float(0x7fc00000);
         }
+        if (p.v_scales.data && at.weight != 0.0f) at.weight *= scale_of(p, p.v_scales, b, kv, j);
         memory.warps[warp].at[lane] = offset + kv * p.v_stride[2];
         memory.warps[warp].weight[lane] = at.weight;
         __syncwarp();
@@ -3616,6 +3679,10 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32, 2) k_dense_plain(const __gri
         __syncwarp();                               /* all have read what was there */
         if (agreed(in.block < last)) {
             send_plain(p, in, next, mine + fill_slot * PLAIN_ROWS * PLAIN_PITCH, bad);
+            if (!next.of_v && next.i == 0 && next.first == 0) {
+                if (p.k_scales.data) send_scales(p, p.k_scales, b, kv, in.block, in.begin, in.end);
+                if (p.v_scales.data) send_scales(p, p.v_scales, b, kv, in.block, in.begin, in.end);
+            }
             step_on(next, in);
         }
         if (++fill_slot == p.plain_slots) fill_slot = 0;
@@ -3655,9 +3722,20 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32, 2) k_dense_plain(const __gri
             const unsigned which = __ballot_sync(FULL, bad);
             float m[2];
             bad = false;
+            scale_keys(p, b, kv, x.block, x.begin, x.end, s);
             block_finish<true>(p, 1.0f, head, heads, x.block, x.begin, x.end, x.position,
                                (which >> (lane >> 2) & 0x101u) != 0, s, m);
             online_softmax(s, m, top, den, shared->weight[warp], shared->factor[warp], acc);
+            if (p.v_scales.data) {
+                const float2 own = scales_of_block(p, p.v_scales, b, kv, x.block, x.begin, x.end);
+#pragma unroll 1
+                for (int i = 0; i < 2; i++) {       /* of key lane + 32 i, see online_softmax */
+                    float *const weight = shared->weight[warp] + ((lane & 7) * 8 + lane / 8 + 4 * i) * GS;
+#pragma unroll
+                    for (int g = 0; g < GS; g++) weight[g] *= i ? own.y : own.x;
+                }
+                __syncwarp();
+            }
             continue;
         }
         if (!p.staged_v) copy_plain(p, x, now, rows);
@@ -6132,10 +6210,12 @@ __device__ __forceinline__ double cta_joined(double x, error_memory &s, Join joi
     return x;
 }
 
-__device__ __noinline__ double drawn_number(const params &p, int b, const char *v, int key, int column) {
+__device__ __noinline__ double drawn_number(const params &p, int b, int kv, int key, int column) {
+    const char *const v = p.v + kv * p.v_stride[2];
     const i64 at = row_offset(p, p.v_stride, b, key);
     return at == NO_ROW ? (double)__int_as_float(0x7fc00000)
-                        : (double)load_number(p.v_type, v + at, column, p.v_stride[3]);
+                        : (double)load_number(p.v_type, v + at, column, p.v_stride[3])
+                          * (double)value_scale(p, b, kv, key);
 }
 
 /* What a head's std_error needs of this rank's draws, for k_join_ranks: p.errors has the share of a draw
@@ -6146,7 +6226,7 @@ __device__ __noinline__ void error_of_rank(const params &p, error_memory &s, int
     const int tid = threadIdx.x, part = tid / 128, combs = p.combs;
     const i64 row = (i64)b * p.heads + head;
     const int *const keys = p.keys + row * p.max_draws;
-    const char *const v = p.v + head / p.group * p.v_stride[2];
+    const int kv = head / p.group;
     double *const e = p.errors + (((i64)b * p.q_len + p.q_index) * p.heads + head) * p.error_doubles;
     const auto here = [&](int i) { return i >= 0 && i < n && keys[i] >= 0; };
     double total = 0.0;
@@ -6156,7 +6236,7 @@ __device__ __noinline__ void error_of_rank(const params &p, error_memory &s, int
     for (int base = 0; base < p.dv; base += 128) {
         const int column = base + tid % 128;
         const bool has = column < p.dv;
-        const auto value = [&](int i) { return drawn_number(p, b, v, keys[i], min(column, p.dv - 1)); };
+        const auto value = [&](int i) { return drawn_number(p, b, kv, keys[i], min(column, p.dv - 1)); };
         if (combs > 1) {
 #pragma unroll 1
             for (int r = part; r < combs; r += ERROR_PARTS) {
@@ -6239,6 +6319,7 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
             return at == NO_ROW ? (double)__int_as_float(0x7fc00000)
                  : (double)load_number(p.v_type, v + at, min(column, p.dv - 1), p.v_stride[3]);
         };
+        const auto scaled = [&](int i) { return drawn_number(p, b, kv, keys[i], min(column, p.dv - 1)); };
         double mine = 0.0;
         if (combs > 1 && weights) {                 /* flash: the tiles that begin in this part */
             for (int i = begin; i < end;) {
@@ -6251,7 +6332,7 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
                     for (int r = 0; r < combs; r++) {
                         double x = 0.0;
 #pragma unroll 1
-                        for (int k = i + r; k < to; k += combs) x += weight(k) * value(k);
+                        for (int k = i + r; k < to; k += combs) x += weight(k) * (p.v_scales.data ? scaled(k) : value(k));
                         sum += x;
                         squares += x * x;
                     }
@@ -6267,7 +6348,7 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
             for (int i = part; i < count; i += ERROR_PARTS) {
                 double x = 0.0;
 #pragma unroll 1
-                for (int k = i; k < n; k += step) x += value(k);
+                for (int k = i; k < n; k += step) x += p.v_scales.data ? scaled(k) : value(k);
                 sum += x;
                 squares += x * x;
             }
@@ -6283,15 +6364,19 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
             if (part == 0)
                 mine = (squares - sum * sum / (double)count) * ((double)count / (double)(count - 1));
         } else {
-            double before = begin < end ? value(max(begin - 1, 0)) : 0.0,
-                   last = begin < end ? weight(max(begin - 1, 0)) : 0.0;
+            const auto add = [&](auto of) {         /* nothing stands between four rows' loads */
+                double before = begin < end ? of(max(begin - 1, 0)) : 0.0,
+                       last = begin < end ? weight(max(begin - 1, 0)) : 0.0;
 #pragma unroll 4
-            for (int i = begin; i < end; i++) {
-                const double x = value(i), w = weight(i);
-                mine += 0.25 * (w * w + last * last) * (x - before) * (x - before);
-                before = x;
-                last = w;
-            }
+                for (int i = begin; i < end; i++) {
+                    const double x = of(i), w = weight(i);
+                    mine += 0.25 * (w * w + last * last) * (x - before) * (x - before);
+                    before = x;
+                    last = w;
+                }
+            };
+            if (p.v_scales.data) add(scaled);
+            else add(value);
             mine *= (double)n / (double)(n - 1);
         }
         if (column < p.dv) total += mine;
@@ -6385,16 +6470,17 @@ __device__ __forceinline__ char *copied_block(const params &p, int b, int kv, in
 }
 
 /* Sum of column c over the N keys of a block divided by N, in the order of the keys, as the CPU
-   has it; keys with a NaN or infinity are left out where `bad` names them. */
+   has it; keys with a NaN or infinity are left out where `bad` names them. scale: of rows, or NULL. */
 template <typename Load>
 __device__ __forceinline__ float column_mean(const char *at, i64 row, int keys, const unsigned char *bad,
-                                             Load load) {
+                                             const float *scale, Load load) {
     const float part = 1.0f / (float)keys;
     float sum = 0.0f;
+    const auto scaled = [&](float x, int i) { return scale ? __fmul_rn(x, scale[i]) : x; };
     if (bad) {
 #pragma unroll 1
         for (int i = 0; i < keys; i++)
-            if (!bad[i]) sum = __fadd_rn(sum, __fmul_rn(load(at + i * row), part));
+            if (!bad[i]) sum = __fadd_rn(sum, __fmul_rn(scaled(load(at + i * row), i), part));
         return sum;
     }
 #pragma unroll 1
@@ -6403,26 +6489,27 @@ __device__ __forceinline__ float column_mean(const char *at, i64 row, int keys, 
 #pragma unroll
         for (int k = 0; k < 4; k++) x[k] = load(at + (i + k) * row);
 #pragma unroll
-        for (int k = 0; k < 4; k++) sum = __fadd_rn(sum, __fmul_rn(x[k], part));
+        for (int k = 0; k < 4; k++) sum = __fadd_rn(sum, __fmul_rn(scaled(x[k], i + k), part));
     }
     return sum;
 }
 
 /* Called from two places. */
-__device__ __noinline__ float column_mean(const params &p, const char *at, const unsigned char *bad) {
+__device__ __noinline__ float column_mean(const params &p, const char *at, const unsigned char *bad,
+                                          const float *scale) {
     const i64 row = p.k_stride[1];
     const int n = p.copy.keys;
     switch (p.k_type) {
-        case SANTA_F32: return column_mean(at, row, n, bad,
+        case SANTA_F32: return column_mean(at, row, n, bad, scale,
                                            [](const char *x) { return *(const float *)x; });
         case SANTA_F16:
-            return column_mean(at, row, n, bad,
+            return column_mean(at, row, n, bad, scale,
                                [](const char *x) { return __half2float(*(const __half *)x); });
         case SANTA_BF16:
-            return column_mean(at, row, n, bad,
+            return column_mean(at, row, n, bad, scale,
                                [](const char *x) { return __bfloat162float(*(const __nv_bfloat16 *)x); });
         default:
-            return column_mean(at, row, n, bad,
+            return column_mean(at, row, n, bad, scale,
                                [](const char *x) { return e4m3_to_float(*(const unsigned char *)x); });
     }
 }
@@ -6435,36 +6522,38 @@ __device__ __forceinline__ void butterfly(float &a, float &b) {
 }
 
 /* The keys of the range's block `index`, and where its copy goes: NULL if there is no such block. */
-struct encoded_block { const char *k; char *to; };
+struct encoded_block { const char *k; char *to; int first; };
 __device__ __forceinline__ encoded_block block_to_encode(const params &p, i64 index) {
     const int b = blockIdx.z, kv = blockIdx.y;
     const i64 len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
     const i64 from = p.from < 0 ? max(len + p.from, (i64)0) : p.from,
           to = p.from < 0 ? len : min(p.to, len);
     const i64 first = ((from >> p.copy.shift) + index) << p.copy.shift;
-    if (first + p.copy.keys > to) return { nullptr, nullptr };
+    if (first + p.copy.keys > to) return { nullptr, nullptr, 0 };
     const i64 at = row_offset(p, p.k_stride, b, (int)first);
-    if (at == NO_ROW) return { nullptr, nullptr };
-    return { p.k + at + kv * p.k_stride[2], copied_block(p, b, kv, (int)first) };
+    if (at == NO_ROW) return { nullptr, nullptr, 0 };
+    return { p.k + at + kv * p.k_stride[2], copied_block(p, b, kv, (int)first), (int)first };
 }
 
 /* The mean of the keys without those that are not finite, by a warp or by the CTA. */
 __device__ __noinline__ void mean_of_finite(const params &p, const char *k, float *centre,
-                                            unsigned char *bad, bool by_warp) {
+                                            unsigned char *bad, const float *scale, bool by_warp) {
     const int lane = threadIdx.x & 31, tid = by_warp ? lane : threadIdx.x,
               threads = by_warp ? 32 : blockDim.x;
 #pragma unroll 1
     for (int i = tid / 32; i < p.copy.keys; i += threads / 32) {
         bool not_finite = false;
 #pragma unroll 1
-        for (int f = lane; f < p.d; f += 32)
-            not_finite |= !is_finite(load_any(p.k_type, k + i * p.k_stride[1] + f * p.k_stride[3]));
+        for (int f = lane; f < p.d; f += 32) {
+            const float x = load_any(p.k_type, k + i * p.k_stride[1] + f * p.k_stride[3]);
+            not_finite |= !is_finite(scale ? x * scale[i] : x);
+        }
         not_finite = __any_sync(FULL, not_finite);
         if (lane == 0) bad[i] = not_finite;
     }
     if (by_warp) __syncwarp(); else __syncthreads();
 #pragma unroll 1
-    for (int f = tid; f < p.d; f += threads) centre[f] = column_mean(p, k + f * p.k_stride[3], bad);
+    for (int f = tid; f < p.d; f += threads) centre[f] = column_mean(p, k + f * p.k_stride[3], bad, scale);
     if (by_warp) __syncwarp(); else __syncthreads();
 }
 
@@ -6508,9 +6597,9 @@ __device__ __forceinline__ int centre_code(float x, float scale, float quotient)
      rotate   lanes to a key, each with PER pieces of 8 features, as far apart as there are
               lanes: strides of 8 and more are other lanes or other pieces
      encode   codes to shared memory, a word for a piece; then 16 bytes a thread
-   Reads K twice, the second time from the caches; writes the block. For f32, and for what
-   k_encode_cores does not take.
-   Barriers: for the mean; for the centre, made by warp 0 while the others rotate; for the
+   Reads K twice, the second time from the caches; writes the block. For f32, for rows with scales,
+   and for what k_encode_cores does not take.
+   Barriers: for scales; for the mean; for the centre, made by warp 0 while the others rotate; for the
    codes. */
 __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ params p) {
     enum { PER = 2 };
@@ -6526,6 +6615,11 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
     if (!block) return;
 
     if (tid < COPY_DIM / 32) s.signs[tid] = p.signs[tid];
+    const float *const scale = p.k_scales.data ? s.scale : nullptr;
+    if (scale) {
+        if (tid < n) s.scale[tid] = key_scale(p, (int)blockIdx.z, (int)blockIdx.y, x_block.first + tid);
+        __syncthreads();
+    }
     int lanes = 1;
     while (PER * lanes < pieces) lanes *= 2;
     const int l = tid & (lanes - 1), at_once = 256 / lanes;
@@ -6537,15 +6631,20 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
             at_piece[i] = k + min(key, n - 1) * p.k_stride[1] + 8 * min(l + lanes * i, pieces - 1)
                 * p.k_stride[3];
         load_rows<8, PER>(p.k_type, p.any_vector_k, at_piece, p.k_stride[3], 8, x);
+        if (scale)
+#pragma unroll
+            for (int i = 0; i < PER; i++)
+#pragma unroll
+                for (int e = 0; e < 8; e++) x[i][e] = __fmul_rn(x[i][e], scale[min(key, n - 1)]);
     };
     load(tid / lanes);                              /* all of the block on its way, before its columns */
     bool whole = true;
 #pragma unroll 1
     for (int f = tid; f < d; f += 256) {
-        s.centre[f] = column_mean(p, k + f * p.k_stride[3], nullptr);
+        s.centre[f] = column_mean(p, k + f * p.k_stride[3], nullptr, scale);
         whole &= is_finite(s.centre[f]);
     }
-    if (__syncthreads_or(!whole)) mean_of_finite(p, k, s.centre, s.bad, false);         /* rare */
+    if (__syncthreads_or(!whole)) mean_of_finite(p, k, s.centre, s.bad, scale, false);  /* rare */
     if (tid < 32) {
         rotate_centre(p, s.centre);
         float top = 0.0f;
@@ -6801,7 +6900,7 @@ __global__ void __launch_bounds__(32 * ENCODE_WARPS, 4) k_encode_cores(const __g
         centre[c] *= norm / (float)n;
     }
     if (!__all_sync(FULL, whole)) {                 /* rare */
-        mean_of_finite(p, at.k, s.centre[warp], s.bad[warp], true);
+        mean_of_finite(p, at.k, s.centre[warp], s.bad[warp], nullptr, true);
         rotate_centre(p, s.centre[warp]);
         __syncwarp();
 #pragma unroll
@@ -7163,6 +7262,7 @@ __device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const
                     y += __shfl_xor_sync(FULL, y, 2);
                     if (i == c) dot = y;
                 }
+            if (p.k_scales.data && has_k && j >= 0) dot *= scale_of(p, p.k_scales, t.b, t.kv, j);
             const float score = !has_k || j < 0 ? MASKED : broken ? __int_as_float(0x7fc00000)
                               : finished_score(p, t.head + h, dot, j - t.range.position);
             float w = 0.0f, x1 = 0.0f, x2 = 0.0f;
@@ -7189,7 +7289,10 @@ __device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const
                 w = __fdividef(guess, chance) * (chance < 1.0f ? 1.0f : factor);
                 x1 = chance < 1.0f ? 0.0f : w;
             }
-            s.weight[e0][c] = mode == SURE && chance < 1.0f ? 0.0f : w;
+            float of_row = mode == SURE && chance < 1.0f ? 0.0f : w;
+            if (p.v_scales.data && has_v && of_row != 0.0f && j >= 0)
+                of_row *= scale_of(p, p.v_scales, t.b, t.kv, j);
+            s.weight[e0][c] = of_row;
             float x0 = w;
 #pragma unroll
             for (int o = 4; o < 32; o <<= 1) {
@@ -7802,6 +7905,7 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
             const char *row = staged ? stage + i * row_bytes
                   : p.k + (at == NO_ROW ? 0 : at + kv * p.k_stride[2]);
             const i64 step = staged ? p.k_size : p.k_stride[3];
+            const float scale = key_scale(p, b, kv, j);
             float dot[HEADS];
 #pragma unroll
             for (int h = 0; h < HEADS; h++) dot[h] = 0.0f;
@@ -7820,6 +7924,7 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
 #pragma unroll
             for (int h = 0; h < HEADS; h++) {
                 dot[h] += __shfl_xor_sync(FULL, dot[h], 1);
+                if (p.k_scales.data) dot[h] *= scale;
                 if ((h & 1) == half && h < heads && i0 + tid / 2 < n)
                     s.score[i][h] = at == NO_ROW ? __int_as_float(0x7fc00000)
                                                  : finished_score(p, head + h, dot[h], j - position);
@@ -7884,6 +7989,14 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
                 for (int u = 0; u < 4; u++)
 #pragma unroll
                     for (int k = 0; k < 4; k++) if (none[u]) y[u][k] = 0.0f;
+                if (p.v_scales.data)
+#pragma unroll
+                    for (int u = 0; u < 4; u++) {
+                        const int j = key_at(min(i0 + 8 * u, n - 1));
+                        const float scale = none[u] ? 1.0f : scale_of(p, p.v_scales, b, kv, j);
+#pragma unroll
+                        for (int k = 0; k < 4; k++) y[u][k] *= scale;
+                    }
 #pragma unroll
                 for (int u = 0; u < 4; u++)
 #pragma unroll
@@ -8081,6 +8194,7 @@ __device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team
                          * load_any(p.k_type, p.k + k + t.kv * p.k_stride[2] + f * p.k_stride[3]);
 #pragma unroll
                 for (int o = 16; o; o >>= 1) dot += __shfl_xor_sync(FULL, dot, o);
+                dot *= key_scale(p, t.b, t.kv, j);
                 const float score = k == NO_ROW ? __int_as_float(0x7fc00000)
                                   : finished_score(p, t.head + h, dot, j - t.range.position);
                 bad |= !(score <= FLT_MAX);
@@ -8704,6 +8818,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
             else y = dot_rows<__nv_fp8_e4m3>(p, memory.q, rows);
             if (lane >> 4 == i >> 4) dot = y;
         }
+        if (p.k_scales.data && taken) dot *= scale_of(p, p.k_scales, b, kv, j);
         const float exact = broken ? __int_as_float(0x7fc00000)
                                    : finished_score(p, head, dot, j - range.position);
         const float guess = log2f(key.mass) + at.sum.x;
@@ -8715,7 +8830,8 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         weights[2] += w * ratio;
         __syncwarp();
         memory.warps[warp].at[lane] = at_v;
-        memory.warps[warp].weight[lane] = w;
+        memory.warps[warp].weight[lane]
+            = p.v_scales.data && taken ? w * scale_of(p, p.v_scales, b, kv, j) : w;
         __syncwarp();
         const int rows = 32 - __clz((int)all_taken);
 #pragma unroll 1
@@ -10586,7 +10702,7 @@ k_list(const __grid_constant__ params p) {
     }
 }
 
-/* What k_list does not take: any type, stride and width, see k_dense_plain.
+/* What k_list does not take: any type, stride and width, see k_dense_plain; scales of rows.
    Grid: (split, list x slice of 4 heads x 256 columns of V, batch). Each of 4 warps owns every
    fourth 4 keys of its split: the lanes share a key's features, then a row's columns. Bound by
    latency; nothing here is tuned. Barrier: for the warps' sums, in write_split. */
@@ -10619,6 +10735,9 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_co
         const listed_key own = find_listed(p, x, b, kv, at < to ? at : x.all,
                                            find_in_pieces(x, window, at,
                                                           load_entry(p, x.keys, x.weights, at)));
+        /* those of the lane's key */
+        const float k_scale = own.k == NO_ROW ? 1.0f : key_scale(p, b, kv, own.key),
+                    v_scale = own.k == NO_ROW ? 1.0f : value_scale(p, b, kv, own.key);
         i64 at_k[KEYS], at_v[KEYS];
         float s[KEYS][GS];
 #pragma unroll
@@ -10655,12 +10774,13 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_co
         for (int h = 0; h < GS; h++) m[h] = top[h];
 #pragma unroll
         for (int u = 0; u < KEYS; u++) {
-            const float bias = __shfl_sync(FULL, own.bias, u);
+            const float bias = __shfl_sync(FULL, own.bias, u), scale = __shfl_sync(FULL, k_scale, u);
             const int key = __shfl_sync(FULL, own.key, u);
 #pragma unroll
             for (int h = 0; h < GS; h++) {
+                const float y = s[u][h] * scale;
                 s[u][h] = bias < MASK_LIMIT ? MASKED
-                        : finished_score(p, head + min(h, heads - 1), s[u][h], key - x.position) + bias;
+                        : finished_score(p, head + min(h, heads - 1), y, key - x.position) + bias;
                 m[h] = fmaxf(m[h], s[u][h]);
             }
         }
@@ -10677,12 +10797,13 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_co
         }
 #pragma unroll
         for (int u = 0; u < KEYS; u++) {
+            const float scale = __shfl_sync(FULL, v_scale, u);
             if (at_v[u] == NO_ROW) continue;
 #pragma unroll
             for (int k = 0; k < EACH; k++) {
                 const int col = column + lane + 32 * k;
                 if (col >= p.dv) break;
-                const float y = load_listed(p.v_type, p.v + at_v[u], col, p.v_stride[3]);
+                const float y = load_listed(p.v_type, p.v + at_v[u], col, p.v_stride[3]) * scale;
 #pragma unroll
                 for (int h = 0; h < GS; h++) acc[h][k] += s[u][h] * y;
             }
@@ -10932,6 +11053,7 @@ __device__ __noinline__ float exact_score(const params &p, int b, int head, int 
         sum += load_any(p.q_type, q + f * p.q_stride[3]) * load_any(p.k_type, k + f * p.k_stride[3]);
 #pragma unroll
     for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
+    sum *= key_scale(p, b, head / p.group, key);
     return at == NO_ROW ? __int_as_float(0x7fc00000) : finished_score(p, head, sum, key - position);
 }
 
@@ -12323,7 +12445,7 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
                            * load_any(p.k_type, p.k + at + kv * p.k_stride[2] + c * p.k_stride[3]);
 #pragma unroll
                 for (int o = 16; o; o >>= 1) score += __shfl_xor_sync(FULL, score, o);
-                score = finished_score(p, head, score, j - range.position);
+                score = finished_score(p, head, score * key_scale(p, b, kv, j), j - range.position);
                 e = exp2(fmin((double)score - (adapts ? (double)lse * (double)LOG2E : (double)top), 400.0));
             } else if (j >= 0) e = (double)share_of(p, row, j);
             if (lane) continue;
@@ -12356,18 +12478,23 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
             for (int c = 0; c < 3; c++) s.weight[c][k] = w[c];
         }
         __syncthreads();
+        const auto add = [&](auto scale) {
 #pragma unroll 2
-        for (int k = tid / PROXY_DIM; k < count; k += PARTS) {
-            if (s.key[k] < 0) continue;
-            const i64 at = row_offset(p, p.v_stride, b, s.key[k]);
-            const double y = at == NO_ROW ? (double)__int_as_float(0x7fc00000)
-                                          : (double)load_any(p.v_type, v + at) * times - from;
+            for (int k = tid / PROXY_DIM; k < count; k += PARTS) {
+                if (s.key[k] < 0) continue;
+                const i64 at = row_offset(p, p.v_stride, b, s.key[k]);
+                const double y = at == NO_ROW
+                               ? (double)__int_as_float(0x7fc00000)
+                               : (double)load_any(p.v_type, v + at) * scale(s.key[k]) * times - from;
 #pragma unroll
-            for (int c = 0; c < 3; c++) {
-                linear[c] += s.weight[c][k] * y;
-                square[c] += (c < 2 ? s.weight[c][k] : 1.0) * (y * y);
+                for (int c = 0; c < 3; c++) {
+                    linear[c] += s.weight[c][k] * y;
+                    square[c] += (c < 2 ? s.weight[c][k] : 1.0) * (y * y);
+                }
             }
-        }
+        };
+        if (p.v_scales.data) add([&](int j) { return (double)scale_of(p, p.v_scales, b, kv, j); });
+        else add([](int) { return 1.0; });
     }
     double bracket = 0.0;
 #pragma unroll 1
@@ -13408,6 +13535,7 @@ __global__ void __launch_bounds__(PORTION) k_route_error(const __grid_constant__
         float score = 0.0f, dist = 0.0f;
         if (lane == 0) drawn += 1.0;
         if (k == NO_ROW) continue;                  /* out is NaN */
+        const float k_scale = key_scale(p, b, kv, j), v_scale = value_scale(p, b, kv, j);
 #pragma unroll 1
         for (int f = lane; f < p.d; f += 32)
             score += load_any(p.q_type, q + f * p.q_stride[3])
@@ -13415,7 +13543,7 @@ __global__ void __launch_bounds__(PORTION) k_route_error(const __grid_constant__
 #pragma unroll 1
         for (int c = lane; c < p.dv; c += 32) {
             const float row = load_any(p.v_type, p.v + v + kv * p.v_stride[2] + c * p.v_stride[3]),
-                        to = row * p.v_scale - load_any(p.out_type, out + c * p.out_stride[3]);
+                        to = row * v_scale * p.v_scale - load_any(p.out_type, out + c * p.out_stride[3]);
             dist += to * to;
         }
 #pragma unroll
@@ -13423,7 +13551,7 @@ __global__ void __launch_bounds__(PORTION) k_route_error(const __grid_constant__
             score += __shfl_xor_sync(FULL, score, o);
             dist += __shfl_xor_sync(FULL, dist, o);
         }
-        const double w = exp2((double)finished_score(p, head, score, j - position) - (double)lse)
+        const double w = exp2((double)finished_score(p, head, score * k_scale, j - position) - (double)lse)
                        * (double)weights[i];
         if (lane == 0) sum += (1.0 - 1.0 / (double)weights[i]) * w * w * (double)dist;
     }
@@ -13612,7 +13740,7 @@ __global__ void __launch_bounds__(128) k_step_gather(const __grid_constant__ par
         const int j = p.step.index[at + i];
         const i64 from = j >= 0 && j < len ? row_offset(p, p.v_stride, b, j) : NO_ROW;
         const float x = from == NO_ROW ? __int_as_float(0x7fc00000)
-                      : load_coded(p.v_type, v + from, column, p.v_stride[3]);
+                      : load_coded(p.v_type, v + from, column, p.v_stride[3]) * value_scale(p, b, kv, j);
         sum += p.step.weight[at + i] * x;
     }
     p.step.out[row * p.dv + column] = sum * p.v_scale;
@@ -13780,6 +13908,18 @@ void byte_strides(const santa_tensor *t, i64 *s) {
     const i64 block = t->dtype == SANTA_Q8_0 ? 34 : t->dtype == SANTA_Q4_0 ? 18 : 0;
     for (int i = 0; i < 4; i++)
         s[i] = block ? t->stride[i] / 32 * block : t->stride[i] * size_of(t->dtype);
+}
+
+/* What has scales of rows is left to the kernels of plain rows, and scores to k_scores_cores. */
+bool is_scaled(const santa_attention *a) { return a->k_scales.data || a->v_scales.data; }
+
+void fill_scales(const santa_tensor *t, row_scales *s) {
+    i64 stride[4];
+    byte_strides(t, stride);
+    *s = { (const char *)t->data, { stride[0], stride[1], stride[2] }, t->dtype };
+}
+bool lies_on_numbers(const santa_tensor *t) {
+    return (uintptr_t)t->data % (uintptr_t)size_of(t->dtype) == 0;
 }
 
 /* Rows start on 16 bytes and their features are adjacent. */
@@ -14109,7 +14249,8 @@ cudaError_t launch_exact(call &c) {
     if (p.q_len >= PREFILL_ROWS && c.tiles && !p.std_error && !c.g.short_splits
         && fill_tiles(c, TILE_HEADS, 0))
         return launch_prefill(c);
-    const bool same_v = p.v_type == p.k_type && p.vector_v && p.dv <= 256 && whole_pieces(p.v_type, p.dv);
+    const bool same_v = p.v_type == p.k_type && p.vector_v && p.dv <= 256 && whole_pieces(p.v_type, p.dv)
+                     && !p.v_scales.data;
     const bool streams = c.streams && same_v && p.v_row == p.v_stride[1];
     c.p.slices = (int)(streams ? c.g.dense_slices : c.g.plain_slices);
     c.p.by_slices = divide_by((unsigned)c.p.slices);
@@ -14189,7 +14330,8 @@ template <typename K> cudaError_t launch_list_rows(const call &c, bool overlap) 
 /* Whether k_list takes it. */
 bool suits_lists(const call &c) {
     const params &p = c.p;
-    return c.cores && p.v_type == p.k_type && p.vector_v && p.dv <= 256 && whole_pieces(p.v_type, p.dv);
+    return c.cores && p.v_type == p.k_type && p.vector_v && p.dv <= 256 && whole_pieces(p.v_type, p.dv)
+        && !is_scaled(c.a);
 }
 
 /* p's lists have been filled in. overlap: a kernel of this call made them. */
@@ -15514,17 +15656,17 @@ santa_status check(const santa_problem *problem) {
         && (!(by_number & bit(o->method)) || o->scores == SANTA_SCORES_PROXY))
         return SANTA_ERR_BACKEND_DTYPE;
     if (a->first_tokens && (a->key_list || o->dense_below)) return SANTA_ERR_BACKEND_FIRST_TOKENS;
-    if (a->k_scales.data || a->v_scales.data) return SANTA_ERR_BACKEND_ROW_SCALES;
     if (o->ranks.count > 1 && !meets_ranks(*a, *o)) return SANTA_ERR_BACKEND_RANKS;
     if (o->item_end - o->item_begin != problem->batch * problem->kv_heads) return SANTA_ERR_BACKEND_ITEMS;
     if (o->method == SANTA_VATTENTION && o->vattention.heavy) return SANTA_ERR_BACKEND_HEAVY;
-    for (const santa_tensor *t : { &a->q, &a->k, &a->v, &a->out })
-        if ((uintptr_t)t->data % (uintptr_t)size_of(t->dtype)) return SANTA_ERR_BACKEND_ALIGNMENT;
+    for (const santa_tensor *t : { &a->q, &a->k, &a->v, &a->out, &a->k_scales, &a->v_scales })
+        if (!lies_on_numbers(t)) return SANTA_ERR_BACKEND_ALIGNMENT;
     if (o->scores == SANTA_SCORES_PROXY && (uintptr_t)a->proxy % 16) return SANTA_ERR_BACKEND_ALIGNMENT;
     if (o->method == SANTA_SAAP && (uintptr_t)a->buckets->index % 4) return SANTA_ERR_BUCKETS_INDEX;
     geometry g;
     const santa_status s = geometry_of(*row, problem, &g);
     if (s != SANTA_OK) return s;
+    if (g.k_blocks && is_scaled(a)) return SANTA_ERR_BACKEND_ROW_SCALES;
     if (g.k_blocks && !suits_tiles(a)) return SANTA_ERR_BACKEND_SPARSE;
     return layout_of(*row, g, o->stash).total > (size_t)PTRDIFF_MAX / 2 ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
@@ -15629,6 +15771,8 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->vector_v = vectors(&a->v);
     p->any_vector_k = vectors(&a->k) && g.d % 8 == 0;
     p->k_size = (int)size_of(a->k.dtype); p->v_size = (int)size_of(a->v.dtype);
+    fill_scales(&a->k_scales, &p->k_scales);
+    fill_scales(&a->v_scales, &p->v_scales);
 
     p->kv_heads = g.kv_heads;
     p->batch = (int)g.batch; p->q_len = (int)problem->q_len;
@@ -15695,8 +15839,9 @@ santa_status prepare(const santa_problem *problem, void *workspace, call *c) {
     c->stream = (cudaStream_t)problem->o.stream;
     c->cores = vectors(&a->k) && p.d <= 256 && whole_pieces(p.k_type, p.d);
     const bool q_as_it_is = p.k_type == SANTA_E4M3 ? p.q_type != SANTA_F32 : p.q_type == p.k_type;
-    c->streams = c->cores && p.k_row == p.k_stride[1] && p.soft_cap == 0.0f && !p.slopes && q_as_it_is;
-    c->tiles = suits_tiles(a);
+    c->streams = c->cores && p.k_row == p.k_stride[1] && p.soft_cap == 0.0f && !p.slopes && q_as_it_is
+              && !p.k_scales.data;
+    c->tiles = suits_tiles(a) && !is_scaled(a);
     return read_device(&c->card);
 }
 
@@ -15718,7 +15863,7 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
         = o->method == SANTA_SAMPLE_ATTENTION ? &o->sample_attention : nullptr;
     const void *const needed[] = { a->q.data, a->k.data, a->v.data, a->out.data, workspace };
     const void *const others[] = { a->lse, a->std_error, stats, a->seq_lens, a->block_table, a->sinks,
-                                   a->alibi_slopes,
+                                   a->alibi_slopes, a->k_scales.data, a->v_scales.data,
                                    a->context_lens, a->kv_start, o->seeds, o->offsets, o->request_ids,
                                    proxied ? a->proxy : nullptr, proxied ? a->proxy_lens : nullptr,
                                    sparse ? sparse->mask : nullptr, sparse ? sparse->mask_out : nullptr,
@@ -15804,13 +15949,13 @@ santa_status proxy_encode(const santa_attention *a, int64_t from, int64_t to, vo
     const i64 batch = paged ? a->q.shape[0] : a->k.shape[0], kv_heads = a->k.shape[2],
               capacity = paged ? a->max_pages * a->k.shape[1] : a->k.shape[1];
     if (is_coded(a->k.dtype)) return SANTA_ERR_BACKEND_DTYPE;
-    if (a->k_scales.data) return SANTA_ERR_BACKEND_ROW_SCALES;
     if (capacity > INT32_MAX - (BLOCK - 1)) return SANTA_ERR_BACKEND_TOO_LONG;
     if (batch > 65535 || kv_heads > 65535 || a->k.shape[3] > COPY_DIM) return SANTA_ERR_BACKEND_SIZE;
-    if ((uintptr_t)a->k.data % (uintptr_t)size_of(a->k.dtype) || (uintptr_t)a->proxy % 16)
+    if (!lies_on_numbers(&a->k) || !lies_on_numbers(&a->k_scales) || (uintptr_t)a->proxy % 16)
         return SANTA_ERR_BACKEND_ALIGNMENT;
     santa_status s;
-    for (const void *at : { (const void *)a->k.data, (const void *)a->proxy, (const void *)a->seq_lens,
+    for (const void *at : { (const void *)a->k.data, (const void *)a->k_scales.data,
+                            (const void *)a->proxy, (const void *)a->seq_lens,
                             (const void *)a->block_table })
         if (at && (s = check_pointer(at)) != SANTA_OK) return s;
     /* blocks that may end in the range; which ones do, the device sees */
@@ -15826,6 +15971,7 @@ santa_status proxy_encode(const santa_attention *a, int64_t from, int64_t to, vo
     p.k_type = a->k.dtype;
     byte_strides(&a->k, p.k_stride);
     p.any_vector_k = vectors(&a->k);
+    fill_scales(&a->k_scales, &p.k_scales);
     p.d = (int)a->k.shape[3];
     p.capacity = (int)capacity;
     p.seq_lens = (const int *)a->seq_lens;
@@ -15840,7 +15986,8 @@ santa_status proxy_encode(const santa_attention *a, int64_t from, int64_t to, vo
     p.from = from;
     p.to = to;
     c.stream = (cudaStream_t)stream;
-    if (p.any_vector_k && p.k_type != SANTA_F32 && p.d % 32 == 0 && p.d <= ENCODE_DIM) {
+    if (p.any_vector_k && p.k_type != SANTA_F32 && p.d % 32 == 0 && p.d <= ENCODE_DIM
+        && !p.k_scales.data) {
         const i64 blocks = ENCODE_WARPS / (copy.keys > 16 ? copy.keys / 16 : 1);
         return cuda_status(launch<k_encode_cores>(c, grid_of({ ceil_div(grid, blocks), kv_heads, batch }),
                                                   32 * ENCODE_WARPS, 0, false));
@@ -15998,8 +16145,8 @@ extern "C" santa_status santa_cuda_scores(const santa_attention *a, const santa_
     if (scores_stride < problem.capacity) return SANTA_ERR_CAPACITY;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     if (workspace_bytes < workspace_size(&problem)) return SANTA_ERR_WORKSPACE_SIZE;
-    s = check_pointers({ a->q.data, a->k.data, a->seq_lens, a->kv_start, a->context_lens, a->block_table,
-                         a->alibi_slopes, scores, workspace });
+    s = check_pointers({ a->q.data, a->k.data, a->k_scales.data, a->seq_lens, a->kv_start,
+                         a->context_lens, a->block_table, a->alibi_slopes, scores, workspace });
     if (s != SANTA_OK) return s;
     memset((void *)&c, 0, sizeof c);
     const pipeline *row = pipeline_of(problem);
@@ -16102,8 +16249,8 @@ extern "C" santa_status santa_cuda_gather(const santa_attention *a, const santa_
     santa_status s = santa_problem_make(&dense, &o, &problem);
     if (s != SANTA_OK || (s = check(&problem)) != SANTA_OK) return s;
     if (!a->v.data) return SANTA_ERR_NULL_DATA;
-    s = check_pointers({ a->v.data, a->seq_lens, a->block_table, draws->index, draws->weight, draws->rows,
-                         out });
+    s = check_pointers({ a->v.data, a->v_scales.data, a->seq_lens, a->block_table, draws->index,
+                         draws->weight, draws->rows, out });
     if (s != SANTA_OK) return s;
     memset((void *)&c, 0, sizeof c);
     if ((s = geometry_of(*pipeline_of(problem), &problem, &c.g)) != SANTA_OK) return s;

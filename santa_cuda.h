@@ -8,13 +8,13 @@
        santa_decode(&a, &o, device_workspace, bytes, NULL);
 
    WHAT LIVES WHERE    santa_attention and santa_options are host structs, read before the call
-                       returns. Everything they point to is device memory: q, k, v, out, lse,
-                       std_error, seq_lens, kv_start, context_lens, block_table, sinks, alibi_slopes,
-                       seeds, offsets, request_ids, proxy, proxy_lens, key_list,
-                       key_list_lens, key_weights, vattention's heavy_index and audit, what
-                       buckets points to, and the workspace. stats, if not NULL, must be
-                       writable by the GPU (device, managed or pinned memory) and is complete
-                       when the stream is.
+                       returns. Everything they point to is device memory: q, k, v, k_scales,
+                       v_scales, out, lse, std_error, seq_lens, kv_start, context_lens,
+                       block_table, sinks, alibi_slopes, seeds, offsets, request_ids, proxy,
+                       proxy_lens, key_list, key_list_lens, key_weights, vattention's
+                       heavy_index and audit, what buckets points to, and the workspace. stats,
+                       if not NULL, must be writable by the GPU (device, managed or pinned
+                       memory) and is complete when the stream is.
    STREAM ORDER        A call only enqueues kernels on o.stream: no allocation, no
                        synchronisation, no read-back. It may be captured in a CUDA graph; with
                        seeds or offsets in device memory a replayed graph draws anew.
@@ -30,9 +30,8 @@
                        keys, by k's capacity or the window, the call is dense's alone. SANTA_AUTO is
                        16 * num_samples here as well: on an H200 flash with a draw for 16 keys took
                        1 / 1.3 of dense's time, with one for 4 keys up to 1.2 times as long.
-   TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale; k_scales and v_scales
-                       are the CPU's), and q8_0 with dense and lists of keys, iid, strat, sys,
-                       prop, flash, top-k and top-p; k of e5m2 and q4_0 with these, too, v with
+   TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale), and q8_0 with dense and
+                       lists of keys, iid, strat, sys, prop, flash, top-k and top-p; k of e5m2 and q4_0 with these, too, v with
                        dense, lists, top-k and top-p. q and out: f32, f16, bf16.
                        Fast: k of 16 or 8 bits with adjacent features, 16-byte aligned rows,
                        head_dim a multiple of 8 (e4m3: 16) up to 256; f32 with such rows, head_dim

@@ -147,6 +147,9 @@ public:
         out_index_ = blocks_.size() - 1;
         if (a.lse) lse_ = new_block(4 * rows), a.lse = (float *)lse_->data();
         if (a.std_error) error_ = new_block(4 * rows), a.std_error = (float *)error_->data();
+        const size_t shift = out_shift_;
+        for (santa_tensor *t : {&a.k_scales, &a.v_scales}) if (t->data) view(t);
+        out_shift_ = shift;
         array(&a.seq_lens, batch);
         array(&a.context_lens, batch);
         array(&a.kv_start, batch);
@@ -1116,6 +1119,10 @@ static ref_spec random_spec(test_rng *r, uint64_t stream) {
     const int64_t most = test_quick ? 300000 : 8000000;    /* multiplications in float64 */
     const int64_t per_key = s.batch * s.q_len * s.heads * (s.head_dim + s.head_dim_v);
     s.len = ref_max(ref_min(s.len, most / per_key), 1);
+    if (stream % 4 == 3) {                                  /* a fourth has a scale for each row */
+        s.row_scales = 1;
+        s.scale_type = (santa_dtype)(stream / 4 % 3);
+    }
     return s;
 }
 
@@ -1123,7 +1130,8 @@ static void print_problem(const ref_spec &s, const santa_options &o, int number)
     printf("    problem %d of seed %llu: batch %lld, q_len %lld, heads %lld/%lld, len %lld, head_dim "
            "%lld/%lld, "
            "page_size %lld, layout %d, first_sequence %lld, ragged %d, causal %d, window %lld, sinks %d, "
-           "alibi %d, soft_cap %g, sm_scale %g, gain %g, types %d %d %d %d, stream %llu; %s, num_samples "
+           "alibi %d, soft_cap %g, sm_scale %g, gain %g, types %d %d %d %d, scales %d of type %d, stream "
+           "%llu; %s, num_samples "
            "%lld, "
            "tile_size %lld, stash %d\n",
            number, (unsigned long long)test_seed, (long long)s.batch, (long long)s.q_len,
@@ -1131,7 +1139,8 @@ static void print_problem(const ref_spec &s, const santa_options &o, int number)
            (long long)s.head_dim_v, (long long)s.page_size, (int)s.layout, (long long)s.first_sequence,
            s.ragged, s.causal, (long long)s.window, s.sinks, s.alibi, (double)s.soft_cap,
            (double)s.sm_scale, s.gain, (int)s.q_type, (int)s.k_type, (int)s.v_type, (int)s.out_type,
-           (unsigned long long)s.stream, santa_method_name(o.method), (long long)o.num_samples,
+           s.row_scales, (int)s.scale_type, (unsigned long long)s.stream, santa_method_name(o.method),
+           (long long)o.num_samples,
            (long long)o.tile_size, (int)o.stash);
 }
 
@@ -1887,12 +1896,6 @@ static void errors(void) {
          [](santa_attention *a, santa_options *) { a->k.device = SANTA_CPU; });
     with("q of e4m3", SANTA_ERR_DTYPE,
          [](santa_attention *a, santa_options *) { a->q.dtype = SANTA_E4M3; });
-    for (int i = 0; i < 2; i++) {
-        santa_attention a = g.a;
-        (i ? a.v_scales : a.k_scales) = i ? a.v : a.k;
-        (i ? a.v_scales : a.k_scales).shape[3] = 1;
-        refuse(g, a, g.o, g.workspace(), (size_t)1 << 40, g.stats, SANTA_ERR_BACKEND_ROW_SCALES, "scales");
-    }
     with("k_scale", SANTA_ERR_SCALE, [](santa_attention *a, santa_options *) { a->k_scale = -1.0f; });
 
     santa_stats on_host;
@@ -2054,6 +2057,7 @@ static void proxy_encode(void) {
                     ref_spec s = proxy_spec(d > 256 ? 150 : 390, d, type, page);
                     s.ragged = 1;
                     s.layout = (ref_layout)((d / 8 + page) % REF_LAYOUTS);
+                    if (d % 64 == 0) { s.row_scales = 1; s.scale_type = (santa_dtype)(d / 64 % 3); }
                     with_copy p(s, bits);
                     if (!compare_encoded(p, &t)) return;
                 }
@@ -2225,9 +2229,11 @@ static void proxy_same_rows(void) {
         run(proxy_spec(test_quick ? 400 : 3000, 128, SANTA_BF16, 0), 4, samples, "samples");
     check_copies(t, "lengths");
     t = {0, 0, 0};
-    for (int extra = 0; extra < 7; extra++)
+    for (int extra = 0; extra < 10; extra++)
         for (int64_t page : {0, 16}) {
-            ref_spec s = proxy_spec(700, 128, SANTA_BF16, page);
+            ref_spec s = proxy_spec(700, 128, extra == 9 ? SANTA_E4M3 : SANTA_BF16, page);
+            if (extra > 6) { s.row_scales = 1; s.scale_type = (santa_dtype)(extra - 7); }
+            if (extra == 8) s.layout = REF_STRIDED;
             if (extra == 0 || extra == 6) s.soft_cap = 2.0f;
             if (extra == 1 || extra == 6) s.window = 500;
             if (extra == 2 || extra == 6) s.sinks = 1;
@@ -2543,10 +2549,6 @@ static void proxy_errors(void) {
     CHECK_STATUS(santa_proxy_encode(&a, 0, 100, NULL), SANTA_ERR_BACKEND_DTYPE);
     a.k.dtype = SANTA_E5M2;
     CHECK_STATUS(santa_proxy_encode(&a, 0, 100, NULL), SANTA_ERR_BACKEND_DTYPE);
-    a = g.a;
-    a.k_scales = a.k;
-    a.k_scales.shape[3] = 1;
-    CHECK_STATUS(santa_proxy_encode(&a, 0, 100, NULL), SANTA_ERR_BACKEND_ROW_SCALES);
     a = g.a;
     a.proxy = (char *)a.proxy + 4;
     CHECK_STATUS(santa_proxy_encode(&a, 0, 100, NULL), SANTA_ERR_BACKEND_ALIGNMENT);
@@ -2992,6 +2994,7 @@ static void lists_same_bits(void) {
 /* ----------------------------------------------------------------------------------- list */
 
 #include "test_vattention.h"
+#include "test_scales.h"
 
 static const test_case against_cpu[] = {{"methods_and_stashes", methods_and_stashes},
                                         {"types", types},
@@ -3057,5 +3060,6 @@ static const test_case steps[] = {
 #define TEST_SUITES                                                                                        \
     {"gpu_against_cpu", against_cpu}, {"gpu", behaviour}, {"gpu_proxy", copies}, {"gpu_lists", lists},     \
         {"gpu_selected", selected}, {"gpu_ranks", over_ranks}, {"gpu_vattention", va_cases},               \
-        {"gpu_saap", saap_cases}, {"gpu_prefill", prefill_cases}, {"gpu_steps", steps},
+        {"gpu_saap", saap_cases}, {"gpu_prefill", prefill_cases}, {"gpu_steps", steps},              \
+        {"gpu_scales", scale_cases},
 #include "../main.c"

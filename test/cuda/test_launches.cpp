@@ -22,7 +22,7 @@ static santa_status note(santa_status s) {
 enum region {
     R_Q, R_K, R_V, R_OUT, R_LSE, R_STATS, R_WORKSPACE, R_LENS, R_TABLE, R_SINKS, R_SLOPES, R_SEEDS,
     R_OFFSETS, R_IDS, R_COPY, R_COPY_LENS, R_LIST, R_LIST_LENS, R_WEIGHTS, R_HEAVY, R_AUDIT, R_ERROR,
-    R_MASK, R_MASK_OUT, R_BLOCK_AUDIT, R_ROW_MASS, REGIONS,
+    R_MASK, R_MASK_OUT, R_BLOCK_AUDIT, R_ROW_MASS, R_K_SCALES, R_V_SCALES, REGIONS,
     R_ROUTER = R_LIST                                /* there are no lists beside it */
 };
 
@@ -211,6 +211,17 @@ static void check_parameters(const problem &x, const params &p, int64_t row, con
     CHECK_MSG(p.method == (int)(x.asked ? x.asked : x.o.method) && p.causal == a.causal
                   && p.window == a.window && p.soft_cap == a.soft_cap,
               "%s: options", kernel);
+    for (int i = 0; i < 2; i++) {
+        const santa_tensor &t = i ? a.v_scales : a.k_scales;
+        const row_scales &got = i ? p.v_scales : p.k_scales;
+        bool same = got.data == t.data;
+        for (int k = 0; k < 3 && t.data; k++)
+            same &= got.type == (int)t.dtype && got.stride[k] == byte_stride(t, k);
+        CHECK_MSG(same, "%s: other scales of rows", kernel);
+    }
+    CHECK_MSG(!(a.k_scales.data || a.v_scales.data)
+                  || (!widens && name != "k_encode_cores" && name.compare(0, 7, "k_list<") != 0),
+              "%s knows no scales of rows", kernel);
     const int64_t page = a.k.shape[1], pages = a.k.shape[0] < INT32_MAX ? a.k.shape[0] : INT32_MAX;
     CHECK_MSG(p.eights == (!a.block_table || page % 8 == 0), "%s: keys that share a page", kernel);
     if (!a.block_table) return;
@@ -236,7 +247,7 @@ static void check_cores(const problem &x, const char *type, int C, const std::st
 /* The same for the streams, which multiply q as it is and know neither soft cap nor slopes. */
 static void check_stream(const problem &x, const char *type, int C, const std::string &name) {
     check_cores(x, type, C, name);
-    CHECK_MSG(x.a.soft_cap == 0.0f && !x.a.alibi_slopes, "%s: extras", name.c_str());
+    CHECK_MSG(x.a.soft_cap == 0.0f && !x.a.alibi_slopes && !x.a.k_scales.data, "%s: extras", name.c_str());
     CHECK_MSG(x.a.k.dtype == SANTA_E4M3 ? x.a.q.dtype != SANTA_F32 : x.a.q.dtype == x.a.k.dtype, "%s: q",
               name.c_str());
 }
@@ -318,7 +329,7 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
         CHECK_MSG(!strcmp(pairs, two ? "true" : "false"), "%s: pairs", name.c_str());
         CHECK_MSG(!strcmp(paged, a.block_table ? "true" : "false"), "%s: pages", name.c_str());
         CHECK_MSG(a.v.dtype == a.k.dtype && aligned(a.v) && dv <= 32 * C
-                      && dv % (a.k.dtype == SANTA_E4M3 ? 16 : 8) == 0,
+                      && dv % (a.k.dtype == SANTA_E4M3 ? 16 : 8) == 0 && !a.v_scales.data,
                   "%s: V does not suit", name.c_str());
         const uint64_t merge = (uint64_t)(8 * 8 * (32 * C + 4) * 4);  /* [warp][head][columns + 4] */
         CHECK_MSG(l.dynamic >= ring_bytes(x, C) && l.dynamic >= merge, "%s: %llu bytes of shared memory",
@@ -714,7 +725,8 @@ static bool is_tiled(const problem &x) {
     const santa_dtype type = a.q.dtype;
     return (type == SANTA_F16 || type == SANTA_BF16) && (a.k.dtype == type || is_eight(a.k.dtype))
         && (a.v.dtype == type || is_eight(a.v.dtype)) && in_pieces(a.q) && in_pieces(a.k) && in_pieces(a.v)
-        && a.k.shape[3] % 8 == 0 && a.k.shape[3] <= 256 && a.v.shape[3] % 8 == 0;
+        && a.k.shape[3] % 8 == 0 && a.k.shape[3] <= 256 && a.v.shape[3] % 8 == 0
+        && !a.k_scales.data && !a.v_scales.data;
 }
 
 static std::vector<part> tiled_parts(const problem &x, const params &p) {
@@ -1641,6 +1653,13 @@ static void sparse_errors(void) {
     }
 }
 
+static void add_scales(santa_tensor *scales, const santa_tensor &t, void *data, santa_dtype type) {
+    *scales = t;
+    scales->data = data;
+    scales->dtype = type;
+    scales->shape[3] = 1;
+}
+
 /* Each pointer in turn is to host memory: refused before anything is launched. */
 static void host_pointers(void) {
     static double host[8];
@@ -1687,6 +1706,8 @@ static void host_pointers(void) {
             case R_MASK_OUT: x.o.sample_attention.mask_out = (uint8_t *)host; break;
             case R_BLOCK_AUDIT: x.o.sample_attention.audit = (santa_sample_audit *)host; break;
             case R_ROW_MASS: x.o.sample_attention.row_mass = (float *)host; break;
+            case R_K_SCALES: add_scales(&x.a.k_scales, x.a.k, host, SANTA_F32); break;
+            case R_V_SCALES: add_scales(&x.a.v_scales, x.a.v, host, SANTA_F32); break;
             default: x.o.request_ids = (const uint64_t *)host; break;
         }
         standin.start();
@@ -2168,6 +2189,12 @@ static problem random_problem(test_rng *r) {
         if (one_in(r, 3)) x.a.key_weights = NULL;
         if (one_in(r, 3)) x.a.key_list_stride = x.a.max_list + test_below(r, 100);
     }
+    for (int i = 0; i < 2; i++)
+        if (one_in(r, 8)) {
+            const santa_dtype type = q_types[test_below(r, 3)];
+            char *const data = address(i ? R_V_SCALES : R_K_SCALES) + pick(r, {0, 0, 0, 0, 2, 4});
+            add_scales(i ? &x.a.v_scales : &x.a.k_scales, i ? x.a.v : x.a.k, data, type);
+        }
     x.o.stash  = (santa_stash)test_below(r, 4);
     if (!one_in(r, 16)) santa_clear_unused_options(&x.o);
     x.o.seed   = test_next(r);
@@ -2285,9 +2312,12 @@ static void every_status(void) {
     first.a.first_tokens = 4;
     first.o.dense_below = 10;
     run_on_cards(first, SANTA_ERR_BACKEND_FIRST_TOKENS, "first tokens");
-    problem scaled = make(SMALL, SANTA_SYS);
-    scaled.a.v_scales = scaled.a.v;
-    scaled.a.v_scales.shape[3] = 1;
+    sizes many = SMALL;
+    many.q_len = 64;
+    problem scaled = make(many, SANTA_SAMPLE_ATTENTION);
+    scaled.a.causal = 1;
+    santa_clear_unused_options(&scaled.o);
+    add_scales(&scaled.a.v_scales, scaled.a.v, address(R_V_SCALES), SANTA_F16);
     run_on_cards(scaled, SANTA_ERR_BACKEND_ROW_SCALES, "scales of rows");
     for (int s = SANTA_ERR_BACKEND_SPARSE; s < SANTA_ERR_CUDA; s++)
         CHECK_MSG(produced[s], "never seen: %s", santa_status_string((santa_status)s));

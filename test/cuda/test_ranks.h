@@ -63,6 +63,13 @@ static santa_status gpu_ranks(const problem &p, santa_options o, const int64_t *
     return worst;
 }
 
+/* A scale for each row of K and V. */
+static void scale_some(ref_spec *s, int turn) {
+    if (turn % 6 != 5) return;
+    s->row_scales = 1;
+    s->scale_type = (santa_dtype)(turn / 6 % 3);
+}
+
 /* The result over ranks against the CPU's: rows that are others are counted, or refused. */
 static void compare_over(const problem &p, const result &over, bool none_moves, int turn, totals *t) {
     const ref_spec &s = p.spec;
@@ -95,6 +102,7 @@ static void ranks_same_rows(void) {
         if (s.q_type == SANTA_E4M3) s.q_type = SANTA_BF16;
         if (turn % 6 == 4) s.head_dim_v = 200;
         vary(&s, turn);
+        scale_some(&s, turn);
         if (turn % 9 == 0) s.window = 70;
         s.layout = turn % 4 == 2 ? REF_HND : REF_NHD;
         s.stream = (uint64_t)turn;
@@ -136,6 +144,7 @@ static void ranks_selected(void) {
                             ties ? SANTA_F32 : types[turn / 2 % 3]);
         if (s.q_type == SANTA_E4M3) s.q_type = SANTA_BF16;
         vary(&s, turn);
+        scale_some(&s, turn);
         s.stream = (uint64_t)turn;
         if (ties) s.alibi = 0;
         if (turn % 6 == 4) s.head_dim_v = 200;
@@ -179,6 +188,7 @@ static void ranks_errors(void) {
     for (int turn = 0; turn < (test_quick ? 20 : 100); turn++) {
         ref_spec s = spec16(4, 2, 150 + test_below(&r, 400), 64, turn % 2 ? SANTA_BF16 : SANTA_F32);
         vary(&s, turn);
+        scale_some(&s, turn);
         s.sinks = turn % 4 < 2;
         if (turn % 6 == 4) s.head_dim_v = 200;
         problem p(s);
@@ -237,6 +247,7 @@ static void ranks_copies(void) {
         santa_stats sum;
         result one, over;
         vary(&s, turn);
+        scale_some(&s, turn);
         s.stream = (uint64_t)turn;
         if (turn % 5 == 4) s.head_dim_v = 200;
         santa_options o = options(methods[turn % 11 % 4], turn % 9 == 8 ? 300 : 24,
@@ -351,6 +362,7 @@ static void ranks_budgets(void) {
                             types[turn / 4 % 4]);
         if (s.q_type == SANTA_E4M3) s.q_type = SANTA_BF16;
         vary(&s, turn);
+        scale_some(&s, turn);
         s.gain = turn % 5 == 4 ? 4.0 : 0.7;
         s.stream = (uint64_t)turn;
         if (turn % 7 == 5) s.head_dim_v = 200;

@@ -180,6 +180,9 @@ static void steps_match_cpu(void) {
         s.alibi = type == SANTA_E4M3;
         s.head_dim_v = type == SANTA_F32 ? 136 : 64;
         steps_chain(s, &t);
+        s.row_scales = 1;
+        s.scale_type = type == SANTA_E4M3 ? SANTA_F32 : type;
+        steps_chain(s, &t);
     }
     check_totals(t, "steps");
 }

@@ -151,6 +151,7 @@ static void va_random(void) {
         s.soft_cap = test_below(&r, 8) ? 0.0f : 5.0f;
         s.gain = 0.3 + 2.0 * test_uniform(&r);
         s.stream = (uint64_t)number;
+        if (number % 4 == 1) { s.row_scales = 1; s.scale_type = (santa_dtype)(number / 4 % 3); }
         va_problem p(s, &r, test_below(&r, 2) != 0);
         std::vector<int32_t> lens;
         for (int heavy = 0; heavy < VA_HEAVIES; heavy++) {
