@@ -2075,8 +2075,8 @@ __device__ __forceinline__ void zero_arrivals(const params &p) {
 }
 
 /* K for tensor cores that k_scores does not take: soft cap, ALiBi, scales of rows, and a q that K's type
-   cannot hold, in two parts: twice the flops. Grid: p.work / 8 CTAs of 8 warps. No shared memory and no barrier; bound by
-   latency. */
+   cannot hold, in two parts: twice the flops. Grid: p.work / 8 CTAs of 8 warps. No shared memory and no
+   barrier; bound by latency. */
 __global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_cores(const __grid_constant__ params p) {
     int b, kv, slice, block, begin, end, position;
     zero_arrivals(p);
@@ -6332,7 +6332,8 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
                     for (int r = 0; r < combs; r++) {
                         double x = 0.0;
 #pragma unroll 1
-                        for (int k = i + r; k < to; k += combs) x += weight(k) * (p.v_scales.data ? scaled(k) : value(k));
+                        for (int k = i + r; k < to; k += combs)
+                            x += weight(k) * (p.v_scales.data ? scaled(k) : value(k));
                         sum += x;
                         squares += x * x;
                     }
