@@ -41,6 +41,12 @@
                        times, q8_0 six times, q4_0 nine times.
                        Data must be aligned to the size of a number, as CUDA demands;
                        santa_check says when it is not.
+   SCALES OF ROWS      k_scales and v_scales go with all of these types, methods and steps, with
+                       ranks, lists and santa_proxy_encode, but not with sample-attention where it
+                       looks at blocks. Not by the fast kernels: k_scales make scores of k slower;
+                       with either dense, lists, top-k, top-p, vattention and saap go by plain
+                       kernels, and prefill row by row. A copy of K is made by the slower of its two
+                       kernels; draws read a scale more for each row.
    LIMITS              Besides santa.h's, and tested by santa_check: 2^31 - 64 keys in a
                        sequence (max_pages * page_size with pages), batch and heads up to 65535,
                        head_dim below 2^31, head_dim_v up to 8388480. Dense: kv_heads *

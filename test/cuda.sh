@@ -8,14 +8,14 @@
 
 # Cases of the GPU's tests that an emulator takes seconds for; fewer ones.
 FEW="--quick methods_and_stashes cpu/types gpu/graphs gpu/errors cuda_errors saap_limits saap_graphs
-     prefill_dense steps_edges"
+     prefill_dense steps_edges scales_errors"
 EMULATED="--quick methods_and_stashes cpu/types head_dims groups paged extras nan_in_k graphs gpu/errors
           cuda_errors proxy_redo gpu_lists left_padding std_errors dense_below first_tokens gpu_steps gpu_saap
-          va_short_rows va_exact va_poison va_nan va_errors gpu_prefill"
+          va_short_rows va_exact va_poison va_nan va_errors gpu_prefill gpu_scales"
 # Under sanitizers, where each takes five times as long.
 SANITIZED="--quick methods_and_stashes cpu/types head_dims groups paged extras nan_in_k graphs gpu/errors
            cuda_errors gpu_lists std_errors gpu_steps saap_limits saap_graphs va_exact va_poison va_nan va_errors
-           prefill_dense sparse_like_cpu first_tokens"
+           prefill_dense sparse_like_cpu first_tokens scales_with_options scales_errors"
 
 # Needs a C++17 compiler and nothing of CUDA. The library reads enums that a caller in C may have filled with
 # any int, which C++'s -fsanitize=enum takes amiss.
