@@ -31,8 +31,9 @@
                        16 * num_samples here as well: on an H200 flash with a draw for 16 keys took
                        1 / 1.3 of dense's time, with one for 4 keys up to 1.2 times as long.
    TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale), and q8_0 with dense and
-                       lists of keys, iid, strat, sys, prop, flash, top-k and top-p; k of e5m2 and q4_0 with these, too, v with
-                       dense, lists, top-k and top-p. q and out: f32, f16, bf16.
+                       lists of keys, iid, strat, sys, prop, flash, top-k and top-p; k of e5m2 and
+                       q4_0 with these, too, v with dense, lists, top-k and top-p. q and out: f32,
+                       f16, bf16.
                        Fast: k of 16 or 8 bits with adjacent features, 16-byte aligned rows,
                        head_dim a multiple of 8 (e4m3: 16) up to 256; f32 with such rows, head_dim
                        a multiple of 4, from 128 on, groups of up to 8 heads. Everything else is

@@ -94,8 +94,8 @@ static void scales_are_factors(void) {
                     if (ranks) o.vattention = few_tokens();
                 }
                 santa_clear_unused_options(&o);
-                const unsigned told = 1u << SANTA_DENSE | 1u << SANTA_IID | 1u << SANTA_STRAT | 1u << SANTA_SYS
-                                    | 1u << SANTA_PROP;             /* errors that ranks tell */
+                const unsigned told = 1u << SANTA_DENSE | 1u << SANTA_IID | 1u << SANTA_STRAT
+                                    | 1u << SANTA_SYS | 1u << SANTA_PROP;  /* they tell */
                 if (ref_has_error(method) && !(ranks && (copied || !(told >> m & 1)))) {
                     p.scaled.a.std_error = p.scaled.std_error;
                     p.multiplied.a.std_error = p.multiplied.std_error;
@@ -272,7 +272,8 @@ static void scales_poison(void) {
                 s.row_scales = 1;
                 problem p(s);
                 /* V: with so many draws that each key has one */
-                const int64_t first = of_v && m != SANTA_DENSE ? 0 : 70, end = of_v && first == 0 ? 300 : 71;
+                const int64_t first = of_v && m != SANTA_DENSE ? 0 : 70,
+                              end = of_v && first == 0 ? 300 : 71;
                 for (int64_t j = first; j < end; j++)
                     spoil_scale(&p, of_v ? &p.a.v_scales : &p.a.k_scales, 0, j, 1);
                 result r;
