@@ -842,7 +842,9 @@ typedef struct santa_attention {
        first and last stratum hold. vAttention: the ratio's linearisation, as blind as its base
        sample. pps, saap: as if the keys had no order, as blind as one comb where V has one. 0
        for dense. Not for top-k, top-p, saap without draws: their error is bias, not spread.
-       Score noise (Bernoulli) is not in it. Infinity when there are too few draws */
+       Score noise (Bernoulli) is not in it, nor what a rounded stash moves within a block: pps
+       has 0 where all keys are sure, yet is off by that. Infinity when there are too few
+       draws */
     float       *std_error;
     const int32_t *seq_lens;       /* [batch] valid keys, or NULL: all of len (or of
                                       max_pages * page_size) */
