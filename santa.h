@@ -1284,9 +1284,9 @@ SANTADEF size_t santa_buckets_size(const santa_attention *a);
    NaN goes to bucket 0. Uses k's shape, buckets, seq_lens. o: NULL, or num_threads, parallel_for,
    parallel_user, isa, item_begin and item_end, stream as in santa_decode. Work: head_dim *
    num_buckets multiplications a key; bytes: keys once, the centroids once for each 16 keys. On a
-   GPU it only puts kernels on the stream, and the index has the same bytes, unless a key is as near
-   to two centroids as rounding; what the host cannot see there, a gap or a slot that two sequences
-   have, makes an index that gives NaN. */
+   GPU it only puts kernels on the stream, and the index has the same keys in the same order, not the
+   same scratch words, unless a key is as near to two centroids as rounding; what the host cannot see
+   there, a gap or a slot that two sequences have, makes an index that gives NaN. */
 SANTADEF santa_status santa_buckets_assign(const santa_attention *a, const santa_tensor *keys, int64_t from,
                                            const santa_options *o);
 

@@ -128,8 +128,8 @@
                        the fastest.
                        Of the methods prop is the fastest. pps reads fewer rows, but takes longer.
    KEYS IN BUCKETS     santa_buckets_assign and SANTA_SAAP, head_dim at most 256: the same buckets
-                       but where two centroids are as near to rounding, an index of the same
-                       bytes, the same draws. std_error is taken from out as it was rounded, and
+                       but where two centroids are as near to rounding, an index that differs in
+                       scratch words alone, the same draws. std_error is taken from out as it was rounded, and
                        measure_mass reads all of K with stats alone. Fast: new keys
                        and centroids both f16 or both bf16, rows of 16-byte pieces, head_dim at
                        most 128. Keys enter in stream order; every 64th makes the index anew.
