@@ -129,8 +129,8 @@
                        Of the methods prop is the fastest. pps reads fewer rows, but takes longer.
    KEYS IN BUCKETS     santa_buckets_assign and SANTA_SAAP, head_dim at most 256: the same buckets
                        but where two centroids are as near to rounding, an index that differs in
-                       scratch words alone, the same draws. std_error is taken from out as it was rounded, and
-                       measure_mass reads all of K with stats alone. Fast: new keys
+                       scratch words alone, the same draws. std_error is taken from out
+                       as it was rounded, and measure_mass reads all of K with stats alone. Fast: new keys
                        and centroids both f16 or both bf16, rows of 16-byte pieces, head_dim at
                        most 128. Keys enter in stream order; every 64th makes the index anew.
    SAME DRAWS          Random numbers are the CPU's bits; scores round differently, so about 1
