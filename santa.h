@@ -4435,10 +4435,12 @@ static void santa__scale_row(const santa__rows *r, int64_t j, float *f) {
     for (c = 0; c < r->dim; c++) f[c] *= scale;
 }
 
-static void santa__load_row(const santa__rows *r, int64_t j, float *f) {
-    const char *p = santa__row(r, j);
+/* Row j as floats; room for a multiple of 16 of them, as `widen` fills it. */
+static void santa__load_row(const santa__rows *r, const santa__kernels *kernel, int64_t j, float *f) {
+    const char *p = santa__row(r, j) + r->at;
     int64_t c;
-    for (c = 0; c < r->dim; c++) f[c] = santa__value(r, p, c);
+    if (santa__is_adjacent(r)) kernel->widen(r->dtype, p, r->dim, f);
+    else for (c = 0; c < r->dim; c++) f[c] = santa__load(r->dtype, p + c * r->feature);
     if (r->scales) santa__scale_row(r, j, f);
 }
 
@@ -5819,7 +5821,7 @@ static void santa__mean_key(santa__encoder *x, int64_t j) {
     if (!bad) return;
     memset(x->centre, 0, sizeof x->centre);
     for (i = 0; i < n; i++) {
-        santa__load_row(x->k, j + i, x->apart);
+        santa__load_row(x->k, x->kernel, j + i, x->apart);
         for (c = 0, bad = 0; c < d; c++) bad |= santa__not_finite(x->apart[c]);
         for (c = 0; c < d && !bad; c++) x->centre[c] += x->apart[c] / (float)n;
     }
@@ -5849,7 +5851,7 @@ static void santa__encode_block(santa__encoder *x, int64_t j, char *block) {
         const char *row = santa__row(x->k, j + i) + x->k->at;
         uint16_t gain;
         if (!santa__is_adjacent(x->k) || x->k->scales) {
-            santa__load_row(x->k, j + i, x->apart);
+            santa__load_row(x->k, x->kernel, j + i, x->apart);
             t = SANTA_F32;
             row = (const char *)x->apart;
         }
@@ -6062,6 +6064,7 @@ static void santa__gather(const santa__rows *v, const santa__kernels *kernel, co
                           (int)SANTA__MIN(rows - i, (int64_t)SANTA_BLOCK), weight + i, 0, 1, &one, &scale,
                           acc, 0);
 }
+
 /* The spread of R combs' estimates x_r around their mean, R / (R - 1) sum_r |x_r - x|^2: what
    their sum is off by, squared, on average. flash's tiles have combs of their own, whose
    squares add up. Draw k of such a list is of comb k % R. */
@@ -6076,7 +6079,7 @@ static float santa__combs_error(const santa__job *j, const santa__picks *l, doub
         for (end = i; end < l->rows && (tile == 0 || l->index[end] / tile == l->index[i] / tile); end++) {
             const int64_t whole = l->count[end] / combs, more = l->count[end] % combs;
             const double w = (double)l->weight[end] / (double)l->count[end] * share;
-            santa__load_row(&j->v, l->index[end], row);
+            santa__load_row(&j->v, j->kernel, l->index[end], row);
             for (r = 0; r < combs; r++) {
                 const double times = (double)(whole + ((r - at % combs + combs) % combs < more)) * w;
                 for (c = 0; c < dv && times > 0.0; c++) sum[r * dv + c] += times * (double)row[c];
@@ -6099,29 +6102,29 @@ static float santa__combs_error(const santa__job *j, const santa__picks *l, doub
 SANTA__ONCE
 static float santa__std_error(const santa__job *j, const santa__picks *l, const float *mean, double share) {
     float *row = SANTA__PART(float, j, row_a), *other = SANTA__PART(float, j, row_b), *swap;
+    const int is_independent = santa__has_traits(j->o, SANTA_INDEPENDENT);
     const double n = (double)l->draws;
     double total = 0.0, last = 0.0;
     int64_t i, c;
     if (l->draws < 2) return santa__inf();
     if (j->o->num_combs > 1) return santa__combs_error(j, l, share);
     for (i = 0; i < l->rows; i++) {
-        double dist = 0.0, w = (double)l->weight[i] / (double)l->count[i];
-        santa__load_row(&j->v, l->index[i], row);
-        for (c = 0; (i > 0 || santa__has_traits(j->o, SANTA_INDEPENDENT)) && c < j->v.dim; c++) {
+        const double w = (double)l->weight[i] / (double)l->count[i];
+        double dist = 0.0;
+        santa__load_row(&j->v, j->kernel, l->index[i], row);
+        for (c = 0; (i > 0 || is_independent) && c < j->v.dim; c++) {
             /* mean is the scaled output: share * average of the rows */
-            double to =
-                santa__has_traits(j->o, SANTA_INDEPENDENT) ? (double)mean[c] : (double)other[c] * share;
-            dist += ((double)row[c] * share - to) * ((double)row[c] * share - to);
+            const double to = is_independent ? (double)mean[c] : (double)other[c] * share;
+            const double apart = (double)row[c] * share - to;
+            dist += apart * apart;
         }
-        if (santa__has_traits(j->o, SANTA_INDEPENDENT))
-            total += (double)l->count[i] * dist / (n * (n - 1.0));
+        if (is_independent) total += (double)l->count[i] * dist / (n * (n - 1.0));
         else if (i > 0) total += 0.25 * (w * w + last * last) * dist * n / (n - 1.0);
         last = w;
         swap = row; row = other; other = swap;
     }
     return (float)sqrt(total);
 }
-
 
 static void santa__add_to_set(double *set, double weight, const float *row, int64_t dv) {
     int64_t c;
@@ -6143,7 +6146,7 @@ static void santa__error_part(const santa__job *j, int64_t x, const santa__picks
     for (i = 0; i < l->rows; i++) {
         const double w = (double)l->weight[i] / (double)l->count[i];
         double dist = 0.0;
-        santa__load_row(&j->v, l->index[i], row);
+        santa__load_row(&j->v, j->kernel, l->index[i], row);
         if (combs > 1) {
             for (r = 0; r < combs; r++) {
                 const int64_t more = (r - at % combs + combs) % combs < l->count[i] % combs,
@@ -6283,19 +6286,19 @@ static float santa__sizes_error(const santa__job *j, const santa__mass *x, const
     if (n < 2) return santa__inf();
     for (i = 0; i < l->rows && x->sure >= SANTA__ANCHOR && sure > 0.0; i++) {
         if (x->chance[i] < 1.0f) continue;
-        santa__load_row(&j->v, l->index[i], row);
+        santa__load_row(&j->v, j->kernel, l->index[i], row);
         for (c = 0; c < dv; c++) anchor[c] += (float)((double)weight[i] / sure) * row[c];
     }
     for (i = 0; i < l->rows; i++) {
         const float part = (float)((1.0 - (double)x->chance[i]) / open) * weight[i];
         if (!(x->chance[i] < 1.0f)) continue;
-        santa__load_row(&j->v, l->index[i], row);
+        santa__load_row(&j->v, j->kernel, l->index[i], row);
         for (c = 0; c < dv; c++) mean[c] += part * (row[c] - anchor[c]);
     }
     for (i = 0; i < l->rows; i++) {
         double dist = 0.0;
         if (!(x->chance[i] < 1.0f)) continue;
-        santa__load_row(&j->v, l->index[i], row);
+        santa__load_row(&j->v, j->kernel, l->index[i], row);
         for (c = 0; c < dv; c++) {
             const double d = (double)weight[i] * (double)(row[c] - anchor[c]) - (double)mean[c];
             dist += d * d;
@@ -6832,7 +6835,7 @@ static float santa__copied_error(const santa__job *j, int64_t h, int64_t heads, 
     for (i = 0; i < l->rows; i++) {
         const double open = 1.0 - (double)m->chance[i];
         double dist = 0.0;
-        santa__load_row(&j->v, l->index[i], row);
+        santa__load_row(&j->v, j->kernel, l->index[i], row);
         for (c = 0; c < j->v.dim; c++) {
             const double to = (double)row[c] - (double)x->state.n[c] / x->state.d;
             dist += to * to;
@@ -7859,7 +7862,7 @@ static void santa__routed_errors(const santa__job *j, const santa__picks *l, con
             const int64_t few = SANTA__MIN(j->group - g, (int64_t)SANTA__SLICE);
             santa__score(j, keys, n, g, few, u, SANTA_BLOCK);
             for (i = 0; i < n; i++) {
-                santa__load_row(&j->v, keys.index[i], row);
+                santa__load_row(&j->v, j->kernel, keys.index[i], row);
                 for (h = 0; h < few; h++) {
                     santa__copied_head *x = &head[g + h];
                     const double pi = (double)chance[at + i];
@@ -9610,7 +9613,7 @@ static int santa__load_tile(const santa__job *j, const santa__rows *r, int as_pa
         if (as_pairs) {
             if (santa__is_adjacent(r)) memcpy(tile, row[i] + r->at, (size_t)bytes);
             else {
-                santa__load_row(r, first + i, f);
+                santa__load_row(r, j->kernel, first + i, f);
                 santa__pack_bf16(f, r->dim, 1, (char *)tile);
             }
             continue;
@@ -9620,7 +9623,7 @@ static int santa__load_tile(const santa__job *j, const santa__rows *r, int as_pa
             if (r->scales) santa__scale_row(r, first + i, tile);
         } else {
             memset(tile, 0, (size_t)stride * sizeof *tile);
-            santa__load_row(r, first + i, tile);
+            santa__load_row(r, j->kernel, first + i, tile);
         }
         if (!santa__is_adjacent(r) || r->scales) {
             int64_t c;
@@ -9702,7 +9705,7 @@ static void santa__panel_values(const santa__prefill *x, int64_t p, int64_t firs
     j->kernel->panel(&y);
     for (i = 0; i < n && any_bad; i++) {
         if (!x->has_bad_value[i]) continue;
-        santa__load_row(&j->v, first + i, f);
+        santa__load_row(&j->v, j->kernel, first + i, f);
         for (l = 0; l < SANTA__PANEL; l++) {
             if (santa__keys_seen(&x->lane[p * SANTA__PANEL + l].range, first + i, 1) == 0) continue;
             for (c = 0; c < j->plan->dv; c++)
@@ -12264,22 +12267,26 @@ SANTA__INLINE int SANTA__ISA(widen_type)(santa_dtype t, const char *row, int64_t
     return bad;
 }
 
-/* Whole vectors of a type that the compiler knows, then the rest. */
+/* Whole vectors of a type that the compiler knows, then the rest, from a place with zeros behind it.
+   Rows of blocks have no rest. */
 SANTA__TARGET static int SANTA__ISA(widen)(santa_dtype t, const char *row, int64_t n, float *f) {
-    const int64_t whole = n / SANTA__LANES * SANTA__LANES;
-    int64_t c;
-    int bad = 1;
-    switch (t) {
+    const int64_t whole = n / SANTA__LANES * SANTA__LANES, all = (n + 15) / 16 * 16;
+    char tail[4 * 16] = {0};
+    int64_t count = whole;
+    int bad = 0;
+    if (n > whole) memcpy(tail, row + santa__bytes(t, whole), (size_t)santa__bytes(t, n - whole));
+    for (;;) {
+        switch (t) {
 #define SANTA__X(id, name, bytes, numbers) \
-    case SANTA_##id: bad = SANTA__ISA(widen_type)(SANTA_##id, row, whole, f); break;
-        SANTA_DTYPE_LIST(SANTA__X)
+        case SANTA_##id: bad |= SANTA__ISA(widen_type)(SANTA_##id, row, count, f); break;
+            SANTA_DTYPE_LIST(SANTA__X)
 #undef SANTA__X
+        }
+        if (row == tail || whole == all) return bad;
+        row = tail;
+        f += whole;
+        count = all - whole;
     }
-    for (c = whole; c < (n + 15) / 16 * 16; c++) {
-        f[c] = c < n ? santa__feature(t, row, c) : 0.0f;
-        bad |= santa__not_finite(f[c]);
-    }
-    return bad;
 }
 #endif
 
