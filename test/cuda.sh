@@ -7,8 +7,7 @@
 . "$root/test/total.sh"
 
 # Cases of the GPU's tests that an emulator takes seconds for; fewer ones.
-FEW="--quick methods_and_stashes cpu/types gpu/graphs gpu/errors cuda_errors saap_limits saap_graphs
-     prefill_dense steps_edges scales_errors"
+FEW="--quick methods_and_stashes cpu/types gpu/errors cuda_errors saap_limits steps_edges scales_errors"
 EMULATED="--quick methods_and_stashes cpu/types head_dims groups paged extras nan_in_k graphs gpu/errors
           cuda_errors proxy_redo gpu_lists left_padding std_errors dense_below first_tokens gpu_steps gpu_saap
           va_short_rows va_exact va_poison va_nan va_errors gpu_prefill gpu_scales"

@@ -76,6 +76,8 @@ list() {
          'plan a; part a false'
     cell "a part with a good count that ends badly" parts 1 "1 passed, 1 failed, 0 skipped" \
          'plan a; part a sh -c "echo 1 passed, 0 failed, 0 skipped; exit 5"'
+    cell "a part that sets what a part uses, and ends badly" parts 1 "1 passed, 1 failed, 0 skipped" \
+         'plan a; mine() { log=$BUILD/other; echo 1 passed, 0 failed, 0 skipped; return 5; }; part a mine'
     cell "one version everywhere" versions
     cell "every struct has its size in the API" structs
     cell "a part of the plan that is not run" parts 1 "1 passed, 1 failed, 0 skipped" \

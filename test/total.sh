@@ -24,7 +24,8 @@ part() {
     echo "== [$parts_begun/$parts] $title, after $(($(date +%s) - begun)) s"
     mkdir -p "$BUILD"
     log=$BUILD/part.$$                      # parts nest, hence the process number
-    { "$@" 2>&1 </dev/null; echo $? >"$log.status"; } | tee "$log.log"
+    # A command may be a shell function with names of its own, so it has a shell of its own.
+    { ("$@") 2>&1 </dev/null; echo $? >"$log.status"; } | tee "$log.log"
     status=$(cat "$log.status")
     numbers=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' "$log.log" | tail -n 1)
     if [ -z "$numbers" ]; then
