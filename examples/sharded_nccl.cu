@@ -172,11 +172,13 @@ static int run(int rank, int ranks, long long keys, ncclUniqueId id) {
     if (rank == 0) all = make_cache(0, keys, keys, keys);
     if (rank == 0)
         printf("%lld keys over %d GPUs, %d query heads, %d KV heads, bf16\n"
-               "method        one GPU    one GPU's keys    over GPUs    gain    output off by\n",
+               "method               one GPU    one GPU's keys    over GPUs    gain    output off by\n",
                keys, ranks, (int)HEADS, (int)KV_HEADS);
     static const struct { const char *name; santa_method method; bool copied; } rows[] = {
         {"dense", SANTA_DENSE, false}, {"sys", SANTA_SYS, false}, {"prop", SANTA_PROP, false},
-        {"flash", SANTA_FLASH, false}, {"prop, copy", SANTA_PROP, true}};
+        {"flash", SANTA_FLASH, false}, {"pps", SANTA_PPS, false}, {"top-k", SANTA_TOP_K, false},
+        {"prop, copy", SANTA_PROP, true}, {"pps, copy", SANTA_PPS, true}, {"top-k, copy", SANTA_TOP_K, true},
+        {"vattention, copy", SANTA_VATTENTION, true}};
     for (const auto &row : rows) {
         santa_options o = {}, alone;
         std::vector<float> spread, whole;
@@ -192,9 +194,11 @@ static int run(int rank, int ranks, long long keys, ncclUniqueId id) {
         if (rank) continue;
         const double own = decode(mine, alone, &whole), one = decode(all, alone, &whole),
                      off = santa_relative_l2(spread.data(), whole.data(), HEADS * D);
-        printf("%-10s %7.1f us %14.1f us %9.1f us %6.2f x %13.1e\n", row.name, one, own, shared,
+        printf("%-17s %7.1f us %14.1f us %9.1f us %6.2f x %13.1e\n", row.name, one, own, shared,
                one / shared, off);
-        good &= off < (row.method == SANTA_DENSE ? 5e-3 : 5e-2);          /* bf16; a draw may move */
+        /* bf16; a draw may move to a neighbour, those of pps of a million keys by the rounding of the
+           sum of all chances: some in a hundred (other draws would be off by 1.4) */
+        good &= off < (row.method == SANTA_DENSE ? 5e-3 : row.method == SANTA_PPS ? 0.4 : 5e-2);
     }
     free_cache(mine);
     if (rank == 0) {
