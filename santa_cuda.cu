@@ -138,8 +138,15 @@ struct step_params {
     const float *other_out, *other_lse;
 };
 
-/* vAttention over ranks, see k_va_ranks. */
+/* vAttention over ranks, see k_va_ranks. A KV head's keys here are counted and listed in slices: those
+   of a slice that are in the set, that are drawn for their first words, that are drawn or not as
+   others of these words are. */
+enum { PICK_SLICES = 32 };
+struct slice_keys { int in, below, tied; };
+struct pick_plan;
 struct joint_params {
+    pick_plan *plans;                               /* [batch, kv_heads] */
+    slice_keys *slices;                             /* [batch, kv_heads, PICK_SLICES] */
     va_row *rows;                                   /* [batch, kv_heads]: of all ranks */
     unsigned *first;                                /* [batch, kv_heads, 32 * va.words] */
     unsigned *bins;                                 /* [2, batch, kv_heads, WORD_BINS] */
@@ -589,7 +596,7 @@ enum { PREFILL_ROWS = 32, TILE_HEADS = 16 };
 enum { RANK_BEST = 2048 };                          /* scores that a rank tells of a head, at most */
 enum { DRAW, TELL, MEND, FINISH, LIST, PLACE };     /* steps over ranks; DRAW is also without them */
 /* Those of k_va_ranks. */
-enum va_step { COUNT, MASK, MARK, WORDS, STEPS, UNITS, PICK, SUMS, JOIN, RESULT };
+enum va_step { COUNT, MASK, MARK, WORDS, STEPS, UNITS, SLICES, PICK, SUMS, JOIN, RESULT };
 struct rank_memory { double scratch[GATHER_WARPS]; float tops[GATHER_WARPS]; };
 struct bins_memory : bins_of_rank {
     double scratch[GATHER_WARPS];
@@ -11005,9 +11012,9 @@ __device__ __forceinline__ u64 nth_largest(choose_memory &s, const candidates &x
     return s.result;
 }
 
-__device__ __forceinline__ void mark(const middle &r, unsigned *bits, int key) {
-    const unsigned at = (unsigned)(key - r.lo);
-    atomicOr(bits + (at >> 5), 1u << (at & 31));
+__device__ __forceinline__ unsigned mark(const middle &r, unsigned *bits, int key) {
+    const unsigned at = (unsigned)(key - r.lo), bit = 1u << (at & 31);
+    return (atomicOr(bits + (at >> 5), bit) & bit) == 0;
 }
 
 /* The `want` largest candidates in [lo, hi] join the set, or, should they not be so many, the largest
@@ -11902,6 +11909,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ pa
      WORDS    the first words
      STEPS    how many keys have them in each of 1024 steps: an exchange
      UNITS    the same in each part of the step with the threshold: an exchange
+     SLICES   what PICK goes by, and how many keys of each slice it will list
      PICK     the list of the keys
      SUMS     of what is listed: an exchange
      JOIN     these of all ranks, then k_va_budget; WORDS to PICK for the rest of the sample
@@ -11984,15 +11992,13 @@ __device__ __forceinline__ void mask_scores(const params &p, const rank_row &r, 
     if (lane == 0) p.block_sums[row * p.blocks + block] = make_float2(top, top < MASK_LIMIT ? 0.0f : 1.0f);
 }
 
-/* The heavy keys here to the KV head's set, and how many keys are left. */
+/* The heavy keys here to the KV head's set, which is empty before, and how many keys are left. By
+   any number of CTAs. */
 __device__ __forceinline__ void mark_heavy(const params &p, word_memory &s, const rank_row &r, int b,
                                            int kv) {
-    const int tid = threadIdx.x, words = (r.mid + 31) / 32;
     const i64 item = (i64)b * p.kv_heads + kv;
     unsigned *const bits = p.va.bits + item * p.va.words;
-#pragma unroll 1
-    for (int i = tid; i < words; i += CHOOSE) bits[i] = 0;
-    __syncthreads();
+    unsigned marked = 0, total;
 #pragma unroll 1
     for (int g = 0; g < p.group && (p.va.by_scores || p.va.index); g++) {
         const int head = kv * p.group + g;
@@ -12003,17 +12009,14 @@ __device__ __forceinline__ void mark_heavy(const params &p, word_memory &s, cons
         const int count = p.va.by_scores ? p.draws[row] : p.va.heavy_tokens,
                   before = p.va.by_scores || !p.context_lens ? 0 : p.first_key;
 #pragma unroll 1
-        for (int i = tid; i < count; i += CHOOSE) {
+        for (int i = (int)blockIdx.x * CHOOSE + (int)threadIdx.x; i < count; i += CHOOSE * (int)gridDim.x) {
             const i64 key = (i64)keys[i] - before;
-            if (key >= r.lo && key < r.lo + r.mid) mark(r, bits, (int)key);
+            if (key >= r.lo && key < r.lo + r.mid) marked += mark(r, bits, (int)key);
         }
     }
-    __syncthreads();
-    unsigned sum = 0, total;
-#pragma unroll 1
-    for (int i = tid; i < words; i += CHOOSE) sum += (unsigned)__popc(__ldcg(bits + i));
-    keys_before(s, sum, &total);
-    if (tid == 0) p.tile_count[p.batch + item] = r.mid - (int)total;
+    keys_before(s, marked, &total);
+    if (threadIdx.x == 0)
+        atomicAdd((u64 *)p.tile_count + p.batch + item, (u64)((blockIdx.x ? 0 : (i64)r.mid) - (i64)total));
 }
 
 /* What pass p.va.pass draws for a KV head: `count` of the `left` free keys of all ranks, or,
@@ -12128,14 +12131,62 @@ __device__ __forceinline__ void count_words(const params &p, word_memory &s, con
         if (s.bins[i]) atomicAdd(out + i, s.bins[i]);
 }
 
-/* The keys here that are drawn to the list, in pass 0 behind those that are read exactly.
-   Should the words not have been enough, all free keys are taken. p.va.rows are of this rank; a
-   base sample without keys here is one of -1, see first_portion. */
-__device__ __forceinline__ void pick_keys(const params &p, word_memory &s, const rank_row &r, word_plan x,
-                                          int b, int kv) {
-    const int tid = threadIdx.x;
+/* What PICK goes by: units below the edge are drawn, and so many keys of it; the row here before. */
+struct pick_plan { word_plan x; unsigned edge, ties; va_row row; };
+
+/* A word of the set: keys that there are, that are in it, whose first words lie below the edge, at it. */
+struct word_keys { unsigned valid, in, below, tied; };
+
+__device__ __forceinline__ int slice_begin(const rank_row &r, int slice) {
+    const int words = (r.mid + 31) / 32, each = (words + PICK_SLICES * 32 - 1) / (PICK_SLICES * 32) * 32;
+    return min(slice * each, words);
+}
+__device__ __forceinline__ int keys_until(const rank_row &r, int word) { return min(32 * word, r.mid); }
+
+/* Of the 32 words from w0 on, which end at w1, the lane's own. First words are read as they lie. */
+__device__ __noinline__ word_keys keys_of_words(const params &p, const rank_row &r, const pick_plan &y,
+                                                i64 item, int w0, int w1) {
+    enum { AT_ONCE = 8 };
+    const int lane = threadIdx.x & 31, w = w0 + lane;
+    const unsigned *const first = p.joint.first + item * 32 * p.va.words;
+    word_keys x = {};
+    if (w < w1) {
+        x.valid = r.mid - 32 * w >= 32 ? ~0u : (1u << (r.mid - 32 * w)) - 1u;
+        x.in = p.va.bits[item * p.va.words + w] & x.valid;
+    }
+    if (!y.x.draws) return x;
+#pragma unroll 1
+    for (int k = 0; k < 32 && w0 + k < w1; k += AT_ONCE) {
+        unsigned word[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const int j = 32 * (w0 + k + i) + lane;
+            word[i] = j < r.mid ? first[j] : ~0u;
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const unsigned unit = word[i] >> y.x.unit;
+            const unsigned below = __ballot_sync(FULL, word[i] < y.x.words && unit < y.edge),
+                           tied = __ballot_sync(FULL, word[i] < y.x.words && unit == y.edge);
+            if (lane == k + i) { x.below = below; x.tied = tied; }
+        }
+    }
+    return x;
+}
+
+/* The plan, by the first CTA for PICK, too, and the slice's counts. Should the words not have been
+   enough, all free keys are taken. p.va.rows are of this rank; a base sample without keys here is
+   one of -1, see first_portion. */
+__device__ __forceinline__ void count_slice(const params &p, word_memory &s, const rank_row &r,
+                                            word_plan x, int b, int kv) {
+    const int slice = blockIdx.x, warp = this_warp(), from = slice_begin(r, slice),
+              to = slice_begin(r, slice + 1);
     const i64 items = (i64)p.batch * p.kv_heads, item = (i64)b * p.kv_heads + kv;
-    unsigned edge = 0, ties = 0;                    /* units below it are drawn, and so many keys of it */
+    pick_plan y = {};
+    if (slice && from >= to) {
+        if (threadIdx.x == 0) p.joint.slices[item * PICK_SLICES + slice] = {};
+        return;
+    }
     if (x.draws) {
         const int step = choose_bin(p, s, 0, item, (unsigned)x.draws),
                   unit = step < 0 ? -1 : choose_bin(p, s, 1, item, s.left);
@@ -12146,74 +12197,106 @@ __device__ __forceinline__ void pick_keys(const params &p, word_memory &s, const
             unsigned before = 0;
 #pragma unroll 1
             for (int i = 0; i < p.rank; i++) before += said[i * items * WORD_BINS] >> 8 * (unit & 3) & 255u;
-            edge = ((unsigned)step << x.step) + (unsigned)unit;
-            ties = s.left - min(before, s.left);
+            y.edge = ((unsigned)step << x.step) + (unsigned)unit;
+            y.ties = s.left - min(before, s.left);
         }
     }
-    unsigned *const bits = p.va.bits + item * p.va.words;
-    const unsigned *const first = p.joint.first + item * 32 * p.va.words;
-    const int n = r.end - r.begin, sinks = r.lo - r.begin, local = n - sinks - r.mid,
-              words = (r.mid + 31) / 32;
-    int *const list = p.va.list + item * p.va.list_pitch;
-    va_row row = {};
-    if (p.va.pass) row = p.va.rows[item];
+    y.x = x;
+    unsigned in = 0, below = 0, tied = 0, ins, belows, ties;
+#pragma unroll 1
+    for (int w = from + 32 * warp; w < to; w += CHOOSE) {
+        const word_keys z = keys_of_words(p, r, y, item, w, to);
+        in += (unsigned)__popc(z.in);
+        below += (unsigned)__popc(z.below);
+        tied += (unsigned)__popc(z.tied);
+    }
+    keys_before(s, in, &ins);
+    keys_before(s, below, &belows);
+    keys_before(s, tied, &ties);
+    if (threadIdx.x) return;
+    p.joint.slices[item * PICK_SLICES + slice] = { (int)ins, (int)belows, (int)ties };
+    if (slice) return;
+    if (p.va.pass) y.row = p.va.rows[item];
     else {
-        row.fixed = n - (int)p.tile_counts[(i64)p.ranks * p.batch + p.rank * items + item];
-        row.base = row.budget = -1;
-        int from;
+        y.row.fixed = r.end - r.begin - (int)p.tile_counts[(i64)p.ranks * p.batch + p.rank * items + item];
+        y.row.base = y.row.budget = -1;
+        int first;
         if (p.va.by_scores && r.heavy)
-            row.looked = r.mid - (p.va.by_copy ? copied_keys(p, r, b, &from) : 0);
+            y.row.looked = r.mid - (p.va.by_copy ? copied_keys(p, r, b, &first) : 0);
+    }
+    p.joint.plans[item] = y;
+}
+
+/* The slice's keys that are drawn to the list, in pass 0 behind those that are read exactly. */
+__device__ __forceinline__ void pick_keys(const params &p, word_memory &s, const rank_row &r, int b,
+                                          int kv) {
+    static_assert(PICK_SLICES == 32, "a lane for each slice");
+    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), slice = blockIdx.x;
+    const i64 items = (i64)p.batch * p.kv_heads, item = (i64)b * p.kv_heads + kv;
+    const pick_plan y = p.joint.plans[item];
+    unsigned *const bits = p.va.bits + item * p.va.words;
+    const int sinks = r.lo - r.begin, local = r.end - r.begin - sinks - r.mid,
+              from = slice_begin(r, slice), to = slice_begin(r, slice + 1);
+    if (slice && from >= to) return;
+    int *const list = p.va.list + item * p.va.list_pitch;
+    va_row row = y.row;
+    int *const drawn_to = list + (i64)portions_before(p, row, p.va.pass ? 1 : -1) * p.list_keys;
+
+    /* a lane has a slice */
+    const slice_keys of = p.joint.slices[item * PICK_SLICES + lane];
+    unsigned tied = (unsigned)of.tied;
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) {
+        const unsigned other = __shfl_up_sync(FULL, tied, o);
+        if (lane >= o) tied += other;
+    }
+    const unsigned open = y.ties - min(y.ties, tied - (unsigned)of.tied);
+    unsigned drawn = (unsigned)of.below + min((unsigned)of.tied, open);
+    if (y.x.rest)
+        drawn = (unsigned)(keys_until(r, slice_begin(r, lane + 1)) - keys_until(r, slice_begin(r, lane))
+                           - of.in) - drawn;
+    unsigned ties = __shfl_sync(FULL, open, slice),
+             fixed = (unsigned)sinks + __reduce_add_sync(FULL, lane < slice ? (unsigned)of.in : 0u),
+             listed = __reduce_add_sync(FULL, lane < slice ? drawn : 0u);
+    const unsigned all_listed = __reduce_add_sync(FULL, drawn);
+
+    if (!p.va.pass && slice == 0)
 #pragma unroll 1
         for (int i = tid; i < sinks + local; i += CHOOSE)
             list[i < sinks ? i : row.fixed - local + i - sinks]
                 = i < sinks ? r.begin + i : r.end - local + i - sinks;
-    }
-    int *const to = list + (i64)portions_before(p, row, p.va.pass ? 1 : -1) * p.list_keys;
-    unsigned fixed = (unsigned)sinks, listed = 0;
 #pragma unroll 1
-    for (int base = 0; base < words; base += CHOOSE) {
+    for (int base = from; base < to; base += CHOOSE) {
         const int w = base + tid;
-        unsigned in = 0, drawn = 0, tied = 0, valid = 0, total;
-        if (w < words) {
-            valid = r.mid - 32 * w >= 32 ? ~0u : (1u << (r.mid - 32 * w)) - 1u;
-            in = bits[w] & valid;
-        }
-#pragma unroll 1
-        for (unsigned left = x.draws ? valid : 0; left; left &= left - 1) {
-            const int i = __ffs((int)left) - 1;
-            const unsigned word = first[32 * w + i], unit = word >> x.unit;
-            if (word >= x.words) continue;
-            if (unit < edge) drawn |= 1u << i;
-            else if (unit == edge) tied |= 1u << i;
-        }
-        unsigned before = keys_before(s, (unsigned)__popc(tied), &total);
-        for (; tied && before < ties; tied &= tied - 1, before++) drawn |= tied & (0u - tied);
+        const word_keys z = keys_of_words(p, r, y, item, base + 32 * warp, to);
+        unsigned take = z.below, more = z.tied, total,
+                 before = keys_before(s, (unsigned)__popc(more), &total);
+        for (; more && before < ties; more &= more - 1, before++) take |= more & (0u - more);
         ties -= min(ties, total);
-        if (x.rest) drawn = ~(in | drawn) & valid;
-        before = keys_before(s, (unsigned)__popc(in) | (unsigned)__popc(drawn) << 16, &total);
+        if (y.x.rest) take = ~(z.in | take) & z.valid;
+        before = keys_before(s, (unsigned)__popc(z.in) | (unsigned)__popc(take) << 16, &total);
         unsigned i = fixed + (before & 0xffffu), k = listed + (before >> 16);
 #pragma unroll 1
-        for (unsigned y = drawn | (p.va.pass ? 0u : in); y; y &= y - 1) {
-            const int key = r.lo + 32 * w + __ffs((int)y) - 1;
-            if (y & (0u - y) & drawn) to[k++] = key; else list[i++] = key;
+        for (unsigned left = take | (p.va.pass ? 0u : z.in); left; left &= left - 1) {
+            const int key = r.lo + 32 * w + __ffs((int)left) - 1;
+            if (left & (0u - left) & take) drawn_to[k++] = key; else list[i++] = key;
         }
-        if (w < words) bits[w] = in | drawn;
+        if (w < to) bits[w] = z.in | take;
         fixed += total & 0xffffu;
         listed += total >> 16;
     }
-    __syncthreads();                                /* all have read their plans */
-    if (tid) return;
+    if (tid || slice) return;                       /* who reads rows here reads those of the plan */
     va_row &all = p.joint.rows[item];
     if (p.va.pass) {
-        row.budget += (int)listed;
-        if (all.base) all.budget = all.base + x.count;
+        row.budget += (int)all_listed;
+        if (all.base) all.budget = all.base + y.x.count;
     } else {
-        if (listed) row.base = row.budget = (int)listed;
+        if (all_listed) row.base = row.budget = (int)all_listed;
         all.fixed = 1;                              /* that there are some is all k_va_budget asks */
-        all.residual = x.left;
-        all.base = x.count < x.left ? x.count : 0;
-        all.budget = all.base ? all.base : x.left;
-        all.at = x.at + (x.draws ? min((edge + 1) << x.unit, x.words) : 0u);
+        all.residual = y.x.left;
+        all.base = y.x.count < y.x.left ? y.x.count : 0;
+        all.budget = all.base ? all.base : y.x.left;
+        all.at = y.x.at + (y.x.draws ? min((y.edge + 1) << y.x.unit, y.x.words) : 0u);
     }
     p.va.rows[item] = row;
 }
@@ -12221,7 +12304,8 @@ __device__ __forceinline__ void pick_keys(const params &p, word_memory &s, const
 /* Sums over parts of a head's list, of keys read exactly and of the sample. SUMS: what the
    budget needs of both. JOIN: the same of all ranks. RESULT: this rank's part, without sinks,
    and the audit, which k_join_ranks completes. A thread has a column of V or a number. */
-__device__ __forceinline__ void add_sums(const params &p, const rank_row &r, int b, int head) {
+__device__ __forceinline__ void add_sums(const params &p, word_memory &s, const rank_row &r, int b,
+                                         int head) {
     const int kv = head / p.group;
     const i64 item = (i64)b * p.kv_heads + kv, row = (i64)b * p.heads + head, rows = (i64)p.batch * p.heads;
     const va_row list = p.va.rows[item], all = p.joint.rows[item];
@@ -12238,14 +12322,20 @@ __device__ __forceinline__ void add_sums(const params &p, const rank_row &r, int
     };
     float m = MASKED;
 #pragma unroll 1
-    for (int i = 0; i < count; i++) m = fmaxf(m, part(i)[0]);
+    for (int i = threadIdx.x; i < count; i += CHOOSE) m = fmaxf(m, part(i)[0]);
+#pragma unroll
+    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+    if ((threadIdx.x & 31) == 0) s.totals[threadIdx.x >> 5] = __float_as_uint(m);
+    __syncthreads();
+#pragma unroll 1
+    for (int i = 0; i < CHOOSE / 32; i++) m = fmaxf(m, __uint_as_float(s.totals[i]));
     const i64 place = ((i64)b * p.q_len + p.q_index) * p.heads + head;
     const double w = all.base ? (double)all.residual / (double)all.budget : 1.0;
 #pragma unroll 1
     for (int c = threadIdx.x - 4; c < columns; c += CHOOSE) {         /* below 0: a number */
         const int at = c < 0 ? c + 4 : c - columns;
         double sum[2] = { 0.0, 0.0 }, mass[2] = { 0.0, 0.0 };
-#pragma unroll 1
+#pragma unroll 8
         for (int i = 0; i < count; i++) {
             const float *const x = part(i), top = x[0];
             const float lift = top < MASK_LIMIT ? x[1] == x[1] ? 0.0f : x[1] : pow2(top - m);
@@ -12303,9 +12393,9 @@ __device__ __forceinline__ void add_sums(const params &p, const rank_row &r, int
 
 /* The steps above. They are one kernel, so that what several of them call is there once.
    Grid: (x, head, batch), 512 threads. Of MASK, SUMS, JOIN and RESULT a query head, else a KV
-   head. x: 16 blocks each in MASK; any number in WORDS, STEPS and UNITS, which share the work;
-   else 1. Reads 4 bytes a key in each of MASK (of each query head), STEPS, UNITS and PICK;
-   RESULT all sums. Latency-bound. */
+   head. x: 16 blocks each in MASK; any number in MARK, WORDS, STEPS and UNITS, which share the
+   work; PICK_SLICES in SLICES and PICK; else 1. Reads 4 bytes a key in each of MASK (of each query
+   head), STEPS, UNITS, SLICES and PICK; RESULT all sums. Latency-bound. */
 __global__ void __launch_bounds__(CHOOSE) k_va_ranks(const __grid_constant__ params p) {
     SHARED(s, word_memory);
     const int b = blockIdx.z, head = blockIdx.y, step = p.rank_step;
@@ -12314,15 +12404,19 @@ __global__ void __launch_bounds__(CHOOSE) k_va_ranks(const __grid_constant__ par
         middle m;
         key_range(p, b, m.begin, m.end, m.position);
         if (threadIdx.x == 0) p.tile_count[b] = m.end - m.begin;
+#pragma unroll 1
+        for (int i = threadIdx.x; i < p.kv_heads; i += CHOOSE)          /* for MARK */
+            p.tile_count[p.batch + (i64)b * p.kv_heads + i] = 0;
         return;
     }
     const rank_row r = row_of_ranks(p, b);
     if (step == MASK) mask_scores(p, r, b, head);
     else if (step == MARK) mark_heavy(p, s, r, b, head);
-    else if (step >= SUMS) add_sums(p, r, b, head);
+    else if (step >= SUMS) add_sums(p, s, r, b, head);
+    else if (step == PICK) pick_keys(p, s, r, b, head);
     else {
         const word_plan x = plan_of(p, r, item);
-        if (step == PICK) pick_keys(p, s, r, x, b, head);
+        if (step == SLICES) count_slice(p, s, r, x, b, head);
         else if (!x.draws) return;
         else if (step == WORDS) try_words(p, r, x, b, head);
         else count_words(p, s, r, x, item);
@@ -13825,7 +13919,7 @@ struct layout {
     size_t rank_bins, all_bins, choices, wants;
     size_t part, parts, tile_list, tile_count, tile_counts, tiles_met;
     size_t candidates, taken, list, va_rows, va_heads;
-    size_t va_all, va_first, va_bins, va_all_bins, va_told, va_all_told, va_parts;
+    size_t va_plans, va_slices, va_all, va_first, va_bins, va_all_bins, va_told, va_all_told, va_parts;
     size_t units, logits, logit_parts, spans, piece, pieces, list_weights, list_lens, list_ranges;
     size_t routed, covered, kept_lse, rest, ranges, total;
     size_t row_sums, shares, masses, set_masses, raw_sets, own, sets, picked, runs_dense;
@@ -15369,6 +15463,8 @@ cudaError_t launch_va_ranks(call &c) {
     p.tile_count = (i64 *)(c.workspace + c.l.tile_count);
     p.tile_counts = (i64 *)(c.workspace + c.l.tile_counts);
     p.joint.rows = (va_row *)(c.workspace + c.l.va_all);
+    p.joint.plans = (pick_plan *)(c.workspace + c.l.va_plans);
+    p.joint.slices = (slice_keys *)(c.workspace + c.l.va_slices);
     p.joint.first = (unsigned *)(c.workspace + c.l.va_first);
     p.joint.bins = (unsigned *)(c.workspace + c.l.va_bins);
     p.joint.all_bins = (unsigned *)(c.workspace + c.l.va_all_bins);
@@ -15389,7 +15485,9 @@ cudaError_t launch_va_ranks(call &c) {
         p.samples = (int)g.heavy_keys;
         if (e != cudaSuccess || (e = launch_choice(c)) != cudaSuccess || c.has_failed) return e;
     }
-    run(MARK, 1, g.kv_heads);
+    if (e == cudaSuccess)
+        e = cudaMemsetAsync(v.bits, 0, (size_t)(items * g.words) * sizeof(unsigned), c.stream);
+    run(MARK, 8, g.kv_heads);
     if (!met(p.tile_count + g.batch, (size_t)items * sizeof(i64), p.tile_counts + g.ranks * g.batch))
         return e;
     const i64 room = 2 * (i64)c.card.multiprocessors / items, most = ceil_div(g.keys, 8 * CHOOSE),
@@ -15404,7 +15502,8 @@ cudaError_t launch_va_ranks(call &c) {
         run(UNITS, ctas, g.kv_heads);
         if (!met(p.joint.bins + items * WORD_BINS, size, p.joint.all_bins + g.ranks * items * WORD_BINS))
             return e;
-        run(PICK, 1, g.kv_heads);
+        run(SLICES, PICK_SLICES, g.kv_heads);
+        run(PICK, PICK_SLICES, g.kv_heads);
         if (e == cudaSuccess) e = launch_va_sums(c);
         if (v.pass) break;
         run(SUMS, 1, g.heads);
@@ -15630,6 +15729,8 @@ layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {
     l.rank_drawn = add_part(&l, copies, sizeof(float4));
     l.rank_drawns = add_part(&l, saturating(copies, ranks), sizeof(float4));
     l.rank_again = add_part(&l, copies ? (size_t)g.results : 0, 1);
+    l.va_plans = add_part(&l, items, sizeof(pick_plan));
+    l.va_slices = add_part(&l, items, PICK_SLICES * sizeof(slice_keys));
     l.va_all = add_part(&l, items, sizeof(va_row));
     l.va_first = add_part(&l, saturating(items, 32 * (size_t)g.words), sizeof(unsigned));
     l.va_bins = add_part(&l, 2 * items, WORD_BINS * sizeof(unsigned));
