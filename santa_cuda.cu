@@ -11959,37 +11959,43 @@ __device__ __noinline__ int copied_keys(const params &p, const middle &r, int b,
 }
 
 /* Scores that heavy tokens are chosen from, others masked, and the largest of each block. Keys
-   that a copy does not have are scored exactly. A warp has a block. */
+   that a copy does not have are scored exactly. A warp has a block at a time, a lane two keys. */
 __device__ __forceinline__ void mask_scores(const params &p, const rank_row &r, int b, int head) {
-    const int lane = threadIdx.x & 31, block = (int)blockIdx.x * (CHOOSE / 32) + this_warp(),
-              end = r.lo + r.mid;
-    if (block < r.begin / BLOCK || (i64)block * BLOCK >= r.end) return;
+    const int lane = threadIdx.x & 31, end = r.lo + r.mid,
+              last = r.begin < r.end ? (r.end - 1) / BLOCK : -1;
     const i64 row = (i64)b * p.heads + head;
-    float *const scores = (float *)p.stash + stash_entry(p, b, head, 0);
+    float2 *const scores = (float2 *)((float *)p.stash + stash_entry(p, b, head, 0));
     int from = r.lo, to = end;
     if (p.va.by_copy) to = copied_keys(p, r, b, &from) + from;
-    float top = MASKED;
+    const int step = (int)gridDim.x * (CHOOSE / 32);
+    int block = r.begin / BLOCK + (int)blockIdx.x * (CHOOSE / 32) + this_warp();
+    float2 next = block <= last ? scores[block * (BLOCK / 2) + lane] : make_float2(0.0f, 0.0f);
 #pragma unroll 1
-    for (int first = block * BLOCK; first < block * BLOCK + BLOCK; first += 32) {
-        const int j = first + lane;
-        const bool in = j >= r.lo && j < end;
-        float x = in ? scores[j] : MASKED;
+    for (; block <= last; block += step) {
+        const int first = block * BLOCK, j = first + 2 * lane;
+        const float2 y = next;
+        if (block + step <= last) next = scores[(block + step) * (BLOCK / 2) + lane];
+        float x[2] = { j >= r.lo && j < end ? y.x : MASKED, j + 1 >= r.lo && j + 1 < end ? y.y : MASKED };
+        if (max(first, r.lo) < from || min(first + (int)BLOCK, end) > to)
 #pragma unroll 1
-        for (unsigned own = __ballot_sync(FULL, in && (j < from || j >= to)); own; own &= own - 1) {
-            const int i = __ffs((int)own) - 1;
-            const float y = exact_score(p, b, head, first + i, r.position);
-            if (lane == i) x = y;
-        }
-        if (!(x < INFINITY)) {
+            for (int i = max(first, r.lo); i < min(first + (int)BLOCK, end); i++) {
+                if (i >= from && i < to) continue;
+                const float score = exact_score(p, b, head, i, r.position);
+                if (i == j) x[0] = score;
+                if (i == j + 1) x[1] = score;
+            }
+        if (!(x[0] < INFINITY && x[1] < INFINITY)) {
             atomicOr(&((va_counts *)p.arrived)[row].bad, 1u);
-            x = MASKED;
+            if (!(x[0] < INFINITY)) x[0] = MASKED;
+            if (!(x[1] < INFINITY)) x[1] = MASKED;
         }
-        scores[j] = x;
-        top = fmaxf(top, x);
-    }
+        scores[j / 2] = make_float2(x[0], x[1]);
+        float top = fmaxf(x[0], x[1]);
 #pragma unroll
-    for (int o = 16; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(FULL, top, o));
-    if (lane == 0) p.block_sums[row * p.blocks + block] = make_float2(top, top < MASK_LIMIT ? 0.0f : 1.0f);
+        for (int o = 16; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(FULL, top, o));
+        if (lane == 0)
+            p.block_sums[row * p.blocks + block] = make_float2(top, top < MASK_LIMIT ? 0.0f : 1.0f);
+    }
 }
 
 /* The heavy keys here to the KV head's set, which is empty before, and how many keys are left. By
@@ -12331,39 +12337,51 @@ __device__ __forceinline__ void add_sums(const params &p, word_memory &s, const 
     for (int i = 0; i < CHOOSE / 32; i++) m = fmaxf(m, __uint_as_float(s.totals[i]));
     const i64 place = ((i64)b * p.q_len + p.q_index) * p.heads + head;
     const double w = all.base ? (double)all.residual / (double)all.budget : 1.0;
+    static_assert(PROXY_DIM + 4 <= CHOOSE, "a thread for each column and number");
+    static_assert(2 * CHOOSE <= WORD_BINS, "of each part its share of the row and its mass");
+    const int tid = threadIdx.x, c = tid - 4, at = c < 0 ? c + 4 : c - columns;      /* below 0: a number */
+    double sum[2] = { 0.0, 0.0 }, mass[2] = { 0.0, 0.0 };
 #pragma unroll 1
-    for (int c = threadIdx.x - 4; c < columns; c += CHOOSE) {         /* below 0: a number */
-        const int at = c < 0 ? c + 4 : c - columns;
-        double sum[2] = { 0.0, 0.0 }, mass[2] = { 0.0, 0.0 };
+    for (int base = 0; base < count; base += CHOOSE) {
+        const int n = min(count - base, (int)CHOOSE);
+        __syncthreads();                            /* all have read the maximum, or the last parts */
+        if (tid < n) {
+            const float *const x = part(base + tid), top = x[0];
+            const float bad = x[1] == x[1] ? 0.0f : x[1];
+            s.bins[2 * tid] = __float_as_uint(top < MASK_LIMIT ? bad : pow2(top - m));
+            s.bins[2 * tid + 1] = __float_as_uint(x[1]);
+        }
+        __syncthreads();
 #pragma unroll 8
-        for (int i = 0; i < count; i++) {
-            const float *const x = part(i), top = x[0];
-            const float lift = top < MASK_LIMIT ? x[1] == x[1] ? 0.0f : x[1] : pow2(top - m);
-            const double add = (double)(at > 1 ? lift * lift : lift) * (double)x[at],
-                         weights = (double)lift * (double)x[1];
-            const bool sampled = joins ? i & 1 : i >= fixed;
+        for (int i = 0; i < n; i++) {
+            const float lift = __uint_as_float(s.bins[2 * i]),
+                        value = c < columns ? part(base + i)[at] : 0.0f;
+            const double add = (double)(at > 1 ? lift * lift : lift) * (double)value,
+                         weights = (double)lift * (double)__uint_as_float(s.bins[2 * i + 1]);
+            const bool sampled = joins ? i & 1 : base + i >= fixed;
             sum[0] += sampled ? 0.0 : add;
             sum[1] += sampled ? add : 0.0;
             mass[0] += sampled ? 0.0 : weights;
             mass[1] += sampled ? weights : 0.0;
         }
-        if (at == 0) sum[0] = sum[1] = (double)m;
-        if (at == 1 && ((p.va.by_scores && ((va_counts *)p.arrived)[row].bad) || r.all > INT32_MAX))
-            sum[0] = mass[0] = (double)__int_as_float(0x7fc00000);
-        if (!ends) {
-            to[c < 0 ? at + columns + (told ? 0 : p.dv - columns) : c] = (float)sum[0];
-            to[(told ? p.joint.width : pitch) + (c < 0 ? at + (told ? columns : p.dv) : c)] = (float)sum[1];
-            continue;
-        }
-        const double total = mass[0] + w * mass[1];
-        if (c >= 0)
-            store_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1]
-                                      + head * p.out_stride[2] + c * p.out_stride[3],
-                      total > 0.0 ? (float)((sum[0] + w * sum[1]) * ((double)p.v_scale / total)) : 0.0f);
-        if (at == 0 && c < 0) p.rank_lse[place] = m;
-        if (at == 1) p.lse[place] = head_lse(p, head, m, total);
     }
-    if (threadIdx.x || !ends) return;
+    if (at == 0) sum[0] = sum[1] = (double)m;
+    if (at == 1 && ((p.va.by_scores && ((va_counts *)p.arrived)[row].bad) || r.all > INT32_MAX))
+        sum[0] = mass[0] = (double)__int_as_float(0x7fc00000);
+    if (c >= columns) return;
+    if (!ends) {
+        to[c < 0 ? at + columns + (told ? 0 : p.dv - columns) : c] = (float)sum[0];
+        to[(told ? p.joint.width : pitch) + (c < 0 ? at + (told ? columns : p.dv) : c)] = (float)sum[1];
+        return;
+    }
+    const double total = mass[0] + w * mass[1];
+    if (c >= 0)
+        store_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1]
+                                  + head * p.out_stride[2] + c * p.out_stride[3],
+                  total > 0.0 ? (float)((sum[0] + w * sum[1]) * ((double)p.v_scale / total)) : 0.0f);
+    if (at == 0 && c < 0) p.rank_lse[place] = m;
+    if (at == 1 && c < 0) p.lse[place] = head_lse(p, head, m, total);
+    if (tid) return;
     if (p.va.audit) {
         santa_audit x = {};
         if (r.all) {
@@ -12393,9 +12411,9 @@ __device__ __forceinline__ void add_sums(const params &p, word_memory &s, const 
 
 /* The steps above. They are one kernel, so that what several of them call is there once.
    Grid: (x, head, batch), 512 threads. Of MASK, SUMS, JOIN and RESULT a query head, else a KV
-   head. x: 16 blocks each in MASK; any number in MARK, WORDS, STEPS and UNITS, which share the
-   work; PICK_SLICES in SLICES and PICK; else 1. Reads 4 bytes a key in each of MASK (of each query
-   head), STEPS, UNITS, SLICES and PICK; RESULT all sums. Latency-bound. */
+   head. x: any number in MASK, MARK, WORDS, STEPS and UNITS, which share the work; PICK_SLICES in
+   SLICES and PICK; else 1. Reads 4 bytes a key in each of MASK (of each query head), STEPS, UNITS,
+   SLICES and PICK; RESULT all sums. Latency-bound. */
 __global__ void __launch_bounds__(CHOOSE) k_va_ranks(const __grid_constant__ params p) {
     SHARED(s, word_memory);
     const int b = blockIdx.z, head = blockIdx.y, step = p.rank_step;
@@ -15136,7 +15154,7 @@ cudaError_t launch_choice(call &c) {
         if (!c.gather(p.rank_mass, rows * 3 * sizeof(double), (void *)p.rank_masses)) return e;
     }
     e = cudaMemsetAsync(p.rank_bins, 0, 4 * rows * sizeof(bins_of_rank), c.stream);
-    const i64 room = 2 * (i64)c.card.multiprocessors / (i64)rows, most = ceil_div(c.g.blocks, 32);
+    const i64 room = 8 * (i64)c.card.multiprocessors / (i64)rows, most = ceil_div(c.g.blocks, 32);
     for (p.rank_step = 0; e == cudaSuccess && p.rank_step <= 4; p.rank_step++) {
         const i64 ctas = p.rank_step == 4 || room < 1 ? 1 : room < most ? room : most;
         const dim3 grid(heads.x, heads.y, (unsigned)ctas);
@@ -15479,7 +15497,9 @@ cudaError_t launch_va_ranks(call &c) {
     run(COUNT, 1, 1);
     if (!met(p.tile_count, (size_t)g.batch * sizeof(i64), p.tile_counts)) return e;
     if (g.by_scores) {
-        run(MASK, ceil_div(g.blocks, CHOOSE / 32), g.heads);
+        const i64 enough = 4 * (i64)c.card.multiprocessors / (g.batch * g.heads),
+                  most = ceil_div(g.blocks, CHOOSE / 32);
+        run(MASK, enough < 1 ? 1 : enough < most ? enough : most, g.heads);
         p.proxy = nullptr;                          /* it has done its part */
         p.stash_type = SANTA_STASH_F32;
         p.samples = (int)g.heavy_keys;
