@@ -4082,7 +4082,7 @@ static int64_t santa__capacity_tiles(const santa_options *o, int64_t n) {
 }
 
 static int64_t santa__capacity_sizes(const santa_options *o, int64_t n) {
-    return SANTA__MIN(o->num_samples + 1, n);
+    return SANTA__MIN(o->num_samples, n - 1) + 1;                     /* num_samples of top-k may be any */
 }
 
 static int64_t santa__items(const santa_options *o) { return o->item_end - o->item_begin; }

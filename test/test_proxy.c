@@ -1520,6 +1520,13 @@ static void top_k(void) {
         }
         CHECK(x.draws == 0 && x.rescued_rows == 0 && x.redone_rows == 0 && x.k_rows_read == x.v_rows_read);
         CHECK_INT(x.v_rows_head, heads * (N - (to - from) + ref_min(k, to - from)));
+        /* num_samples has no bound here: more than there are keys is all of them. */
+        santa_options all = o;
+        all.num_samples = N;
+        const size_t bytes = santa_workspace_size(&p.a, &all);
+        all.num_samples = INT64_MAX;
+        CHECK_INT(santa_workspace_size(&p.a, &all), bytes);
+        if (ref_run(&p, &all, &x)) CHECK_INT(x.v_rows_head, heads * N);
         free(library); free(memory);
         ref_free(&p);
     }
