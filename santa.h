@@ -1356,8 +1356,8 @@ SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int6
                                    const int32_t *index, const float *weight, int64_t rows, float *out);
 
 /* Merge attention over two disjoint sets of keys, row by row, into (out, lse): out is
-   [rows, head_dim_v], lse natural log. A side with lse = -inf adds nothing. Give sinks to one
-   of the sides only. */
+   [rows, head_dim_v], lse natural log. A side with lse = -inf adds nothing, whatever its out
+   holds; two such sides give zeros. Give sinks to one of the sides only. */
 SANTADEF santa_status santa_merge(int64_t rows, int64_t head_dim_v, float *out, float *lse,
                                   const float *other_out, const float *other_lse);
 
@@ -11113,12 +11113,13 @@ SANTADEF santa_status santa_merge(int64_t rows, int64_t head_dim_v, float *out, 
             lse[r] = santa__nan();
             continue;
         }
-        if (santa__bits(other_lse[r]) == 0xff800000u) continue;
         if (santa__bits(lse[r]) == 0xff800000u) {
-            memcpy(x, y, (size_t)head_dim_v * sizeof *x);
+            if (santa__bits(other_lse[r]) == 0xff800000u) memset(x, 0, (size_t)head_dim_v * sizeof *x);
+            else memcpy(x, y, (size_t)head_dim_v * sizeof *x);
             lse[r] = other_lse[r];
             continue;
         }
+        if (santa__bits(other_lse[r]) == 0xff800000u) continue;
         m = SANTA__MAX((double)lse[r], (double)other_lse[r]);
         wx = exp((double)lse[r] - m);
         wy = exp((double)other_lse[r] - m);

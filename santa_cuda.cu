@@ -13865,14 +13865,15 @@ __global__ void __launch_bounds__(128) k_step_merge(const __grid_constant__ para
     float *const out = p.step.out + row * p.dv;
     const float *const other = p.step.other_out + row * p.dv;
     const float x = p.step.lse[row], y = p.step.other_lse[row];
-    const bool bad = x != x || y != y, alone = x == -INFINITY;
+    const bool bad = x != x || y != y, alone = x == -INFINITY, none = alone && y == -INFINITY;
     __syncthreads();
-    if (!bad && y == -INFINITY) return;
+    if (!bad && !alone && y == -INFINITY) return;
     const double m = fmax((double)x, (double)y), wx = alone ? 0.0 : exp((double)x - m),
                  wy = exp((double)y - m);
 #pragma unroll 1
     for (int c = threadIdx.x; c < p.dv; c += 128)
         out[c] = bad     ? __int_as_float(0x7fc00000)
+                 : none  ? 0.0f
                  : alone ? other[c]
                          : (float)(((double)out[c] * wx + (double)other[c] * wy) / (wx + wy));
     if (threadIdx.x == 0)

@@ -659,6 +659,9 @@ static void merge_edges(void) {
     const float some[2] = {1, -1}, some_lse[1] = {0.5f};
     CHECK_STATUS(santa_merge(1, 2, nothing, nothing_lse, some, some_lse), SANTA_OK);
     CHECK(nothing[0] == 1.0f && nothing[1] == -1.0f && nothing_lse[0] == 0.5f);
+    float empty[2] = {test_nan(), 3}, empty_lse[1] = {-inf};
+    CHECK_STATUS(santa_merge(1, 2, empty, empty_lse, void_out, void_lse), SANTA_OK);
+    CHECK(empty[0] == 0.0f && empty[1] == 0.0f && empty_lse[0] == -inf);
     const float bad[2] = {1, 1}, bad_lse[1] = {nan};
     CHECK_STATUS(santa_merge(1, 2, nothing, nothing_lse, bad, bad_lse), SANTA_OK);
     CHECK(test_is_nan(nothing[0]) && test_is_nan(nothing_lse[0]));
