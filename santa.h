@@ -1349,9 +1349,9 @@ SANTADEF int64_t      santa_sample_capacity(int64_t n, const santa_options *o); 
 SANTADEF size_t       santa_sample_workspace_size(int64_t n, const santa_options *o);  /* 0 if not valid */
 
 /* out[0..head_dim_v) = v_scale * sum of weight[i] * V[index[i]] for one sequence and KV head, a row
-   times its v_scales. Reads rows of V once each, and of a no more than its shapes: a->out is not
-   written. out must not overlap index, weight or V; index and weight may be those of santa_draws,
-   and index may name a row twice. */
+   times its v_scales. Reads rows of V once each, and of q, k and a->out no more than the shapes:
+   a->out is not written. out must not overlap index, weight or V; index and weight may be those of santa_draws,
+   and index may name a row twice. A key past seq_len or before kv_start is ERR_INDEX. */
 SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int64_t kv_head,
                                    const int32_t *index, const float *weight, int64_t rows, float *out);
 
@@ -11089,7 +11089,8 @@ SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int6
     if ((s = santa__check_step(a, batch, 0, kv_head)) != SANTA_OK) return s;
     if ((s = santa__check_contents(a, NULL)) != SANTA_OK) return s;
     for (i = 0; i < rows; i++)
-        if (index[i] < 0 || index[i] >= santa__seq_len(a, batch)) return SANTA_ERR_INDEX;
+        if (index[i] < santa__kv_start(a, batch) || index[i] >= santa__seq_len(a, batch))
+            return SANTA_ERR_INDEX;
     v = santa__rows_make(a, &a->v, &a->v_scales, batch, kv_head);
     santa__gather(&v, santa__kernels_of(santa_best_isa()), index, weight, rows,
                   a->v_scale > 0.0f ? a->v_scale : 1.0f, out);

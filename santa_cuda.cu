@@ -13844,14 +13844,15 @@ __global__ void __launch_bounds__(128) k_step_gather(const __grid_constant__ par
               column = (int)(blockIdx.z * 128 + threadIdx.x);
     const i64 row = (i64)b * p.heads + head, at = row * p.step.capacity;
     const int n = (int)min(max((i64)p.step.rows[row], (i64)0), p.step.capacity);
-    const int len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
+    const int len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity,
+              start = p.kv_start ? max(p.kv_start[b], 0) : 0;
     if (column >= p.dv) return;
     const char *const v = p.v + kv * p.v_stride[2];
     float sum = 0.0f;
 #pragma unroll 1
     for (int i = 0; i < n; i++) {
         const int j = p.step.index[at + i];
-        const i64 from = j >= 0 && j < len ? row_offset(p, p.v_stride, b, j) : NO_ROW;
+        const i64 from = j >= start && j < len ? row_offset(p, p.v_stride, b, j) : NO_ROW;
         const float x = from == NO_ROW ? __int_as_float(0x7fc00000)
                       : load_coded(p.v_type, v + from, column, p.v_stride[3]) * value_scale(p, b, kv, j);
         sum += p.step.weight[at + i] * x;
@@ -16372,8 +16373,8 @@ extern "C" santa_status santa_cuda_gather(const santa_attention *a, const santa_
     santa_status s = santa_problem_make(&dense, &o, &problem);
     if (s != SANTA_OK || (s = check(&problem)) != SANTA_OK) return s;
     if (!a->v.data) return SANTA_ERR_NULL_DATA;
-    s = check_pointers({ a->v.data, a->v_scales.data, a->seq_lens, a->block_table, draws->index,
-                         draws->weight, draws->rows, out });
+    s = check_pointers({ a->v.data, a->v_scales.data, a->seq_lens, a->kv_start, a->block_table,
+                         draws->index, draws->weight, draws->rows, out });
     if (s != SANTA_OK) return s;
     memset((void *)&c, 0, sizeof c);
     if ((s = geometry_of(*pipeline_of(problem), &problem, &c.g)) != SANTA_OK) return s;

@@ -1526,6 +1526,14 @@ static void steps(void) {
     EXPECT(ERR_INDEX,         santa_gather(&a, 0, 1, index, weight, 2, got.out));
     index[1] = -1;
     EXPECT(ERR_INDEX,         santa_gather(&a, 0, 1, index, weight, 2, got.out));
+    int32_t starts[BATCH] = {1};                                     /* index[0] is the padding's last key */
+    index[0] = 0;
+    index[1] = 1;
+    EXPECT(OK,                santa_gather(&a, 0, 1, index, weight, 2, row));
+    a.kv_start = starts;
+    EXPECT(ERR_INDEX,         santa_gather(&a, 0, 1, index, weight, 2, got.out));
+    EXPECT(OK,                santa_gather(&a, 0, 1, index + 1, weight, 1, row));
+    reset();
 
     lse[0] = other_lse[0] = 0.0f;
     EXPECT(OK,                santa_merge(1, DIM_V, merged, lse, other, other_lse));

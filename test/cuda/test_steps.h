@@ -157,6 +157,8 @@ static void steps_chain(const ref_spec &s, totals *t) {
     const int32_t beyond = (int32_t)n;
     const std::vector<int32_t> rows = d.array<int32_t>(d.rows, 1);
     if (rows[0] == 0) return;
+    int32_t first;
+    d.index.get(&first, 4);
     d.index.put(&beyond, 4);
     CHECK_STATUS(santa_cuda_gather(&g.a, &draws, (float *)out.data(), NULL), SANTA_OK);
     std::vector<float> spoilt(got.size());
@@ -164,6 +166,18 @@ static void steps_chain(const ref_spec &s, totals *t) {
     out.get(spoilt.data(), 4 * spoilt.size());
     for (int64_t c = 0; c < dv; c++) CHECK(test_is_nan(spoilt[(size_t)c]));
     CHECK(!memcmp(&spoilt[(size_t)dv], &got[(size_t)dv], (size_t)(4 * (heads - 1) * dv)));
+    /* and so does left padding */
+    std::vector<int32_t> starts((size_t)s.batch, 0);
+    starts[0] = first + 1;
+    block padding(4 * starts.size());
+    padding.put(starts.data(), 4 * starts.size());
+    d.index.put(&first, 4);
+    santa_attention padded = g.a;
+    padded.kv_start = (const int32_t *)padding.data();
+    CHECK_STATUS(santa_cuda_gather(&padded, &draws, (float *)out.data(), NULL), SANTA_OK);
+    CUDA(cudaDeviceSynchronize());
+    out.get(spoilt.data(), 4 * spoilt.size());
+    for (int64_t c = 0; c < dv; c++) CHECK(test_is_nan(spoilt[(size_t)c]));
 }
 
 static void steps_match_cpu(void) {
