@@ -431,7 +431,9 @@
                             KV heads at a time: the largest score and the mass. Each rank then draws what
                             falls on its part of the mass of all: the rows that one process draws, but
                             where rounding moves a threshold to a neighbouring key. Then one exchange of
-                            sums, as for dense.
+                            sums, as for dense. A rounded stash rounds by blocks: with one the rows are
+                            the same where ranges begin with a whole block of 64 keys, else others, as
+                            good; those of pps and flash, too.
    pps                      likewise; then an exchange of 8 bytes a KV head, of what its keys are drawn by,
                             which places each rank in the one comb. The sums of the sure keys go apart, as
                             they take up what all ranks miss: 8 * head_dim_v + 12 bytes a row and head.
