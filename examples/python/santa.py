@@ -31,8 +31,7 @@ THREADS   num_threads=t uses t threads: OpenMP's where the compiler has -fopenmp
 CUDA      Tensors on a GPU are computed there: santa_cuda.cu is compiled by nvcc (minutes, once) when
           the first one arrives, or at import with SANTA_CUDA=1. A call is enqueued on torch's current
           stream, or on stream=; the workspace is kept per thread, device and stream. Arrays of other
-          packages need out= and workspace= there. That the library builds was tried; its calls on
-          a GPU were not.
+          packages need out= and workspace= there.
 MEMORY    The workspace is kept per thread and grows; free_workspaces() lets go of that of the
           calling thread.
 GRADIENTS None: results are not part of torch's graph.
@@ -1250,7 +1249,8 @@ def decode(q: Array, k: Array, v: Array, *, out: Optional[Array] = None, lse: Un
     k, v         [batch, len, kv_heads, head_dim]; with block_table [pages, page_size, kv_heads, head_dim].
                  float32, float16, bfloat16, k and v also float8_e4m3fn, float8_e5m2; others by View.
                  Any strides
-    k_scales, v_scales   a number for each row of k and v: their shape without the features. CPU only
+    k_scales, v_scales   a number for each row of k and v: their shape without the features. On a GPU not
+                 for sample-attention where it looks at blocks
     q_layout     "HND": q and out are [batch, heads, q_len, head_dim] instead, as in torch
     kv_layout    "HND": k and v are [batch, kv_heads, len, head_dim] (or pages so)
     out          where to write, of any strides; None: a new array like q (other packages': NumPy's)
@@ -1278,8 +1278,8 @@ def decode(q: Array, k: Array, v: Array, *, out: Optional[Array] = None, lse: Un
                  row_mass, float32 [batch, q_len, heads]
     ranks        a dict of count, rank and all_gather, a function (mine, all) of two writable memoryviews of
                  bytes, all as long as the mine of all ranks together (on a GPU: what torch.as_tensor
-                 takes); torch_ranks() is one for torch.distributed. On CPUs all methods but saap and
-                 sample-attention, on GPUs all of these but vattention
+                 takes); torch_ranks() is one for torch.distributed. All methods but saap and
+                 sample-attention
     parallel_for     a function (count, task) that calls task(i) for each i below count and then returns
     stream       of a GPU, torch's or its address; None: torch's current one
     workspace    None: the thread's own; else memory of at least workspace_size() bytes
