@@ -1351,9 +1351,9 @@ SANTADEF int64_t      santa_sample_capacity(int64_t n, const santa_options *o); 
 SANTADEF size_t       santa_sample_workspace_size(int64_t n, const santa_options *o);  /* 0 if not valid */
 
 /* out[0..head_dim_v) = v_scale * sum of weight[i] * V[index[i]] for one sequence and KV head, a row
-   times its v_scales. Reads rows of V once each, and of q, k and a->out no more than the shapes:
-   a->out is not written. out must not overlap index, weight or V; index and weight may be those of santa_draws,
-   and index may name a row twice. A key past seq_len or before kv_start is ERR_INDEX. */
+   times its v_scales. Reads rows of V once each, and of q, k and a->out no more than the shapes.
+   out must not overlap index, weight or V; index and weight may be those of santa_draws, and
+   index may name a row twice. A key past seq_len or before kv_start is ERR_INDEX. */
 SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int64_t kv_head,
                                    const int32_t *index, const float *weight, int64_t rows, float *out);
 

@@ -199,7 +199,8 @@ size_t       santa_cuda_sample_workspace_size(int64_t batch, int64_t heads, int6
                                               const santa_options *o);            /* 0 if not valid */
 
 /* out[batch, heads, head_dim_v] = v_scale * sum of weight[i] * V[index[i]]. Entries may be yours: a key
-   that the sequence does not have, or one before kv_start, makes its head NaN. lse is not looked at, a->out not written. */
+   that the sequence does not have, or one before kv_start, makes its head NaN. lse is not looked at,
+   a->out not written. */
 santa_status santa_cuda_gather(const santa_attention *a, const santa_cuda_draws *draws, float *out,
                                void *stream);
 

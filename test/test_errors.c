@@ -1526,7 +1526,7 @@ static void steps(void) {
     EXPECT(ERR_INDEX,         santa_gather(&a, 0, 1, index, weight, 2, got.out));
     index[1] = -1;
     EXPECT(ERR_INDEX,         santa_gather(&a, 0, 1, index, weight, 2, got.out));
-    int32_t starts[BATCH] = {1};                                     /* index[0] is the padding's last key */
+    int32_t starts[BATCH] = {1};                                   /* index[0] is the padding's last key */
     index[0] = 0;
     index[1] = 1;
     EXPECT(OK,                santa_gather(&a, 0, 1, index, weight, 2, row));
