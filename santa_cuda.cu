@@ -672,7 +672,8 @@ struct choose_memory : set_memory {
 };
 static_assert(sizeof(choose_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
 struct word_memory : set_memory {
-    unsigned bins[WORD_BINS], left;
+    alignas(16) unsigned bins[WORD_BINS];           /* or of parts of a list, see add_sums */
+    unsigned left;
     int bin;
 };
 enum { FILL_PARTS = 16 };                           /* CTAs of a KV head's list, at most */
@@ -12337,27 +12338,28 @@ __device__ __forceinline__ void add_sums(const params &p, word_memory &s, const 
     for (int i = 0; i < CHOOSE / 32; i++) m = fmaxf(m, __uint_as_float(s.totals[i]));
     const i64 place = ((i64)b * p.q_len + p.q_index) * p.heads + head;
     const double w = all.base ? (double)all.residual / (double)all.budget : 1.0;
-    static_assert(PROXY_DIM + 4 <= CHOOSE, "a thread for each column and number");
-    static_assert(2 * CHOOSE <= WORD_BINS, "of each part its share of the row and its mass");
+    static_assert(PROXY_DIM + 4 <= CHOOSE && WORD_BINS / 4 <= CHOOSE, "a thread for each");
+    struct scaled { double scale, mass; };
+    enum { AT_ONCE = WORD_BINS * sizeof(unsigned) / sizeof(scaled) };
+    scaled *const scales = (scaled *)s.bins;
     const int tid = threadIdx.x, c = tid - 4, at = c < 0 ? c + 4 : c - columns;      /* below 0: a number */
     double sum[2] = { 0.0, 0.0 }, mass[2] = { 0.0, 0.0 };
 #pragma unroll 1
-    for (int base = 0; base < count; base += CHOOSE) {
-        const int n = min(count - base, (int)CHOOSE);
+    for (int base = 0; base < count; base += AT_ONCE) {
+        const int n = min(count - base, (int)AT_ONCE);
         __syncthreads();                            /* all have read the maximum, or the last parts */
         if (tid < n) {
             const float *const x = part(base + tid), top = x[0];
-            const float bad = x[1] == x[1] ? 0.0f : x[1];
-            s.bins[2 * tid] = __float_as_uint(top < MASK_LIMIT ? bad : pow2(top - m));
-            s.bins[2 * tid + 1] = __float_as_uint(x[1]);
+            const float bad = x[1] == x[1] ? 0.0f : x[1], lift = top < MASK_LIMIT ? bad : pow2(top - m);
+            scales[tid] = { (double)lift, (double)lift * (double)x[1] };
         }
         __syncthreads();
+        if (c >= columns) continue;
 #pragma unroll 8
         for (int i = 0; i < n; i++) {
-            const float lift = __uint_as_float(s.bins[2 * i]),
-                        value = c < columns ? part(base + i)[at] : 0.0f;
-            const double add = (double)(at > 1 ? lift * lift : lift) * (double)value,
-                         weights = (double)lift * (double)__uint_as_float(s.bins[2 * i + 1]);
+            const double lift = scales[i].scale, weights = scales[i].mass,
+                         add = (at > 1 ? (double)((float)lift * (float)lift) : lift)
+                             * (double)part(base + i)[at];
             const bool sampled = joins ? i & 1 : base + i >= fixed;
             sum[0] += sampled ? 0.0 : add;
             sum[1] += sampled ? add : 0.0;
