@@ -96,6 +96,7 @@ struct va_row {
     int fixed, residual;                            /* read exactly; others that there are */
     int base, budget;                               /* the sample; base 0: all others at once */
     int looked;                                     /* rows of K that the choice took */
+    int step;                                       /* 1: sums of pass 0 are there, 2: the budget */
     u64 at;                                         /* the next word for the sample */
 };
 /* A head's demand, relative to 2^top. */
@@ -106,7 +107,7 @@ struct va_counts { unsigned entries, top, done, bad; };
 struct va_params {
     int sink_tokens, local_tokens, heavy_tokens, base_samples;        /* the last two: -1 by default */
     int by_scores, by_copy;                         /* heavy tokens by scores; those of the copy */
-    int full, bound, pass;
+    int full, bound, pass, choose_keys;             /* choose_keys: of a CTA of k_va_choose */
     double epsilon, delta, z;                       /* z of delta, for the denominator */
     const int *index;                               /* the caller's heavy tokens, or NULL */
     i64 index_stride;
@@ -668,7 +669,7 @@ struct set_memory {                                 /* what a sample of keys is 
 struct choose_memory : set_memory {
     alignas(16) unsigned bins[CHOOSE_BINS];
     u64 few[CHOOSE], result;
-    unsigned bin, above, inside, few_count, first, is_last, kept_count;
+    unsigned bin, above, inside, few_count, first, is_last, ends_group, kept_count;
 };
 static_assert(sizeof(choose_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
 struct word_memory : set_memory {
@@ -919,9 +920,9 @@ void k_va_attend(const params) {
     standin_kernel(SCORE_WARPS * 32, 0, sizeof(attend_memory<FIXED_HEADS>));
 }
 void k_va_budget(const params p) {
-    standin_kernel(CHOOSE, sizeof(combine_memory) + sizeof(set_memory),
-                   p.va.pass > 1 ? 0 : (size_t)p.va.shared_words * sizeof(unsigned));
+    standin_kernel(CHOOSE, sizeof(set_memory), (size_t)p.va.shared_words * sizeof(unsigned));
 }
+void k_va_result(const params) { standin_kernel(CHOOSE, sizeof(combine_memory), 0); }
 void k_va_ranks(const params) { standin_kernel(CHOOSE, sizeof(word_memory), 0); }
 
 void k_rows(const params p) { standin_kernel(256, 0, (size_t)rows_bytes(p.product.splits)); }
@@ -10858,10 +10859,9 @@ __global__ void __launch_bounds__(256) k_list_stats(const __grid_constant__ para
      choose   the heavy tokens of each head, their union over the group
      fill     the base sample, the list of both
      attend   sums over the keys that are read exactly and over the base sample
-     budget   how many more keys the group's most demanding head asks for, and which; where none,
-              out, lse and the audit
+     budget   how many more keys the group's most demanding head asks for, and which
      attend   sums over more keys
-     combine  out, lse and the audit where there are more keys
+     result   out, lse and the audit
    A row of a KV head has one list of keys: first those that are read exactly, then the sample, each
    part in ascending order but the base sample before the rest. It is read in portions of p.list_keys
    keys that never hold keys of two parts. */
@@ -11200,8 +11200,8 @@ __device__ __forceinline__ key_set set_of(const params &p, i64 item, const middl
     return set;
 }
 
-/* Grid: (CHOOSE_KEYS keys, query head, batch), or with heavy tokens of the caller or none (1, KV head,
-   batch). A CTA of 512 threads:
+/* Grid: (p.va.choose_keys keys, query head, batch), or with heavy tokens of the caller or none
+   (1, KV head, batch). A CTA of 512 threads:
      bound    from a sample of the head's scores, the same one in each of its CTAs: a little more
               than the heavy tokens lie above it
      filter   its keys above that to the head's candidates
@@ -11237,8 +11237,8 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
         return;
     }
     const int head = blockIdx.y, kv = head / p.group, want = heavy_of(p, r), end = r.lo + r.mid,
-              first = (int)blockIdx.x * CHOOSE_KEYS, from = max(first, r.lo),
-              to = first < end ? first + min(end - first, (int)CHOOSE_KEYS) : first;
+              each = p.va.choose_keys, first = (int)blockIdx.x * each, from = max(first, r.lo),
+              to = first < end ? first + min(end - first, each) : first;
     const i64 row = (i64)b * p.heads + head, item = (i64)b * p.kv_heads + kv;
     float *const scores = (float *)p.stash + stash_entry(p, b, head, 0);
     va_counts *const counts = (va_counts *)p.arrived;
@@ -11406,30 +11406,36 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
     }
     top = __reduce_max_sync(FULL, top);
     if (lane == 0 && top) atomicMax(&counts[row].top, top);
-    const unsigned ctas = (unsigned)((end - 1) / CHOOSE_KEYS - r.lo / CHOOSE_KEYS + 1);
+    const unsigned ctas = (unsigned)((end - 1) / each - r.lo / each + 1);
     __threadfence();
     __syncthreads();
     if (tid == 0) s.is_last = atomicAdd(&counts[row].done, 1u) == ctas - 1u;
     __syncthreads();
     if (!s.is_last) return;
     __threadfence();
+    /* heads of the group that are here, in the upper half those whose marks are, too */
+    unsigned *const heads_done = p.va.heads_done + item;
+    if (tid == 0 && p.va.by_copy)
+        s.ends_group = (atomicAdd(heads_done, 1u) & 0xffffu) == (unsigned)p.group - 1u;
     const uint4 have = __ldcg((const uint4 *)(counts + row));         /* entries, top */
     const bool fits = have.x >= (unsigned)want && have.x <= most;
     choose_heavy(s, r, bits, scores, fits ? list : nullptr, fits ? (int)have.x : r.mid, (u64 *)room,
                  (unsigned)want, (u64)(fits ? bound : least) << 32,
                  fits ? (u64)have.y << 32 | 0xffffffffu : ~(u64)0);
     if (!p.va.by_copy) return;
-    __threadfence();
     __syncthreads();
-    if (tid == 0) s.is_last = atomicAdd(p.va.heads_done + item, 1u) == (unsigned)p.group - 1u;
-    __syncthreads();
-    if (!s.is_last) return;
-    __threadfence();
     unsigned wrong = 0;
 #pragma unroll 1
-    for (int g = 0; g < p.group; g++) wrong |= __ldcg(&counts[(i64)b * p.heads + kv * p.group + g].bad);
-    if (!wrong) return;
-    if (tid == 0) p.va.heads_done[item] = 0;        /* all keys have been looked at */
+    for (int g = 0; s.ends_group && g < p.group; g++)
+        wrong |= __ldcg(&counts[(i64)b * p.heads + kv * p.group + g].bad);
+    if (!wrong) {
+        if (tid == 0) { __threadfence(); atomicAdd(heads_done, 0x10000u); }
+        return;
+    }
+    if (tid == 0) while (atomicAdd(heads_done, 0u) >> 16 < (unsigned)p.group - 1u) { }
+    __threadfence();
+    __syncthreads();
+    if (tid == 0) *heads_done = 0;                  /* all keys have been looked at */
     for (int i = tid; i < (r.mid + 127) / 128; i += CHOOSE) *((uint4 *)bits + i) = make_uint4(0, 0, 0, 0);
 #pragma unroll 1
     for (int g = 0; g < p.group; g++) {
@@ -11566,8 +11572,9 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_va_attend(const __grid_con
     const unsigned item = p.by_slices.quotient(blockIdx.x), b = p.by_kv.quotient(item);
     const int slice = (int)(blockIdx.x - item * p.by_slices.d), kv = (int)(item - b * p.by_kv.d),
               head = kv * p.group + slice * FIXED_HEADS;
-    launch_dependents();
+    if (p.va.pass) launch_dependents();
     wait_for_previous();
+    if (!p.va.pass) launch_dependents();            /* rows are there: see k_va_result */
     const va_row x = p.va.rows[item];
     const middle r = middle_of(p, (int)b);
     const int last = first_portion(p, x, p.va.pass + 1);
@@ -11643,7 +11650,7 @@ __device__ __noinline__ double best_split(const params &p, double a, double c) {
 }
 
 /* What head `head` needs, by a warp. */
-__device__ __noinline__ int head_needs(const params &p, const va_row &row, int b, int head, bool keep) {
+__device__ __noinline__ int head_needs(const params &p, const va_row &row, int b, int head) {
     const int fixed = whole_portions(p, row.fixed), last = first_portion(p, row, 1);
     const int lane = threadIdx.x & 31;
     const i64 pitch = p.dv + 4, at = (i64)b * p.heads + head;
@@ -11732,7 +11739,7 @@ __device__ __noinline__ int head_needs(const params &p, const va_row &row, int b
     } else spread *= p.va.z;
     x.needed = bad ? row.base : !finite ? row.residual
                                         : max(budget_of(spread / p.va.epsilon, row.residual), row.base);
-    if (lane == 0 && keep) p.va.heads[at] = x;
+    if (lane == 0) p.va.heads[at] = x;
     return x.needed;
 }
 
@@ -11754,21 +11761,21 @@ __device__ __forceinline__ void count_va_row(const params &p, i64 keys, i64 fixe
     if (copied) add(&p.stats->proxy_rows_read, copied);
 }
 
-/* Ratio of the sums, fixed + residual / budget * sample: out, lse, audit and stats, of 128 columns of V
-   of a head. By a CTA of 512 threads, four to a column, as k_combine. */
-__device__ __noinline__ void write_result(const params &p, combine_memory &shared, const va_row &row, int b,
-                                          int head) {
-    const int tid = threadIdx.x, quarter = tid / 128, kv = head / p.group,
-              k = blockIdx.z * 128 + tid % 128, column = min(k, p.dv - 1);
-    const i64 at = (i64)b * p.heads + head, pitch = p.dv + 4;
-    const middle r = middle_of(p, b);
+/* fixed + residual / budget * sample: shared.sums of 128 columns of V of a head, *all of the
+   weights; returns the highest score. By a CTA of 512 threads, four to a column, as k_combine.
+   It may be run twice, so it loads past L1. */
+__device__ __noinline__ float add_portions(const params &p, combine_memory &shared, const va_row &row,
+                                           i64 at, double *all) {
+    const int tid = threadIdx.x, quarter = tid / 128,
+              column = min((int)blockIdx.z * 128 + tid % 128, p.dv - 1);
+    const i64 pitch = p.dv + 4;
     const int fixed = whole_portions(p, row.fixed), last = first_portion(p, row, 2);
     const double w = row.budget > 0 ? (double)row.residual / (double)row.budget : 1.0;
     const float *sums = p.va.sums + at * p.va.portions * pitch;
     float m = MASKED, sum[2] = { 0.0f, 0.0f };
     double total = 0.0;
 #pragma unroll 1
-    for (int i = tid; i < last; i += 512) m = fmaxf(m, sums[i * pitch + p.dv]);
+    for (int i = tid; i < last; i += 512) m = fmaxf(m, __ldcg(sums + i * pitch + p.dv));
 #pragma unroll
     for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
     if (tid % 32 == 0) shared.tops[tid / 32] = m;
@@ -11781,14 +11788,15 @@ __device__ __noinline__ void write_result(const params &p, combine_memory &share
         __syncthreads();
         if (tid < count) {
             const float *x = sums + (base + tid) * pitch + p.dv;
-            lift = x[0] < MASK_LIMIT ? x[1] == x[1] ? 0.0f : x[1] : pow2(x[0] - m);
-            total += (base + tid < fixed ? 1.0 : w) * (double)lift * (double)x[1];
+            const float top = __ldcg(x), mass = __ldcg(x + 1);
+            lift = top < MASK_LIMIT ? mass == mass ? 0.0f : mass : pow2(top - m);
+            total += (base + tid < fixed ? 1.0 : w) * (double)lift * (double)mass;
         }
         if (tid < 128) shared.weight[tid] = lift;
         __syncthreads();
 #pragma unroll 8
         for (int i = quarter; i < count; i += 4) {
-            const float x = shared.weight[i] * sums[(base + i) * pitch + column];
+            const float x = shared.weight[i] * __ldcg(sums + (base + i) * pitch + column);
             sum[0] += base + i < fixed ? x : 0.0f;
             sum[1] += base + i < fixed ? 0.0f : x;
         }
@@ -11796,8 +11804,16 @@ __device__ __noinline__ void write_result(const params &p, combine_memory &share
     __syncthreads();
     const double mine = (double)sum[0] + w * (double)sum[1];
     shared.sums[quarter][tid % 128] = (float)mine;
-    double all;
-    cta_scan<16>(total, shared.scratch, &all);      /* its barriers also order sums */
+    cta_scan<16>(total, shared.scratch, all);       /* its barriers also order sums */
+    return m;
+}
+
+/* Of these out, lse, audit and stats. */
+__device__ __noinline__ void write_result(const params &p, const combine_memory &shared, const va_row &row,
+                                          int b, int head, float m, double all) {
+    const int tid = threadIdx.x, kv = head / p.group, k = blockIdx.z * 128 + tid % 128;
+    const i64 at = (i64)b * p.heads + head;
+    const middle r = middle_of(p, b);
     const bool bad = !(all <= DBL_MAX) || (p.va.by_scores && ((va_counts *)p.arrived)[at].bad);
     if (tid == 511 && blockIdx.z == 0) {
         const i64 place = ((i64)b * p.q_len + p.q_index) * p.heads + head;
@@ -11821,7 +11837,7 @@ __device__ __noinline__ void write_result(const params &p, combine_memory &share
                     x.denominator += exp(fmin((double)p.sinks[head] - top, 600.0));
             }
             if (row.base) {
-                const va_head y = p.va.heads[at];
+                const volatile va_head &y = p.va.heads[at];         /* L1 may have it as it was */
                 const double f = exp((double)(y.top - m) * 0.69314718055994530942);
                 x.needed = y.needed;
                 x.sigma = y.sigma * f;
@@ -11841,7 +11857,7 @@ __device__ __noinline__ void write_result(const params &p, combine_memory &share
                          keys && row.budget == row.residual, copied);
         }
     }
-    if (quarter || k >= p.dv) return;
+    if (tid >= 128 || k >= p.dv) return;
     const float x
         = (shared.sums[0][tid] + shared.sums[1][tid]) + (shared.sums[2][tid] + shared.sums[3][tid]);
     const float f = bad       ? __int_as_float(0x7fc00000)
@@ -11851,41 +11867,38 @@ __device__ __noinline__ void write_result(const params &p, combine_memory &share
                               + k * p.out_stride[3], f);
 }
 
-/* The budget of a KV head's row, and the keys that it adds to the base sample; if none, the
-   result. Behind the sums of these, p.va.pass 2, the results of the rows that had some.
-   Grid: (query head, batch, 128 columns of V). A CTA of 512 threads: a warp for each head of the
-   group, then as write_result; the group's first CTA draws. */
+/* The budget of a KV head's row, and the keys that it adds to the base sample.
+   Grid: (KV head, batch). A CTA of 512 threads: a warp for each head of the group, then all draw.
+   k_va_result waits for the steps that it shows. */
 __global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ params p) {
     DYNAMIC_SHARED(room);
-    SHARED(shared, combine_memory);
     SHARED(s, set_memory);
-    const int tid = threadIdx.x, warp = tid >> 5, head = blockIdx.x, b = blockIdx.y, kv = head / p.group;
+    const int tid = threadIdx.x, warp = tid >> 5, kv = blockIdx.x, b = blockIdx.y;
     const i64 item = (i64)b * p.kv_heads + kv;
-    const bool is_last = p.va.pass > 1;
-    if (!is_last) launch_dependents();
+    const auto show = [&](int step) {               /* behind a barrier */
+        if (tid) return;
+        __threadfence();
+        atomicExch(&p.va.rows[item].step, step);
+    };
+    launch_dependents();
     wait_for_previous();
+    show(1);
     va_row row = p.va.rows[item];
-    if (is_last && (!row.base || row.budget == row.base)) return;
-    if (row.base && !is_last) {
+    if (row.base) {
         if (tid == 0) s.needed = (unsigned)row.base;
         __syncthreads();
 #pragma unroll 1
         for (int g = kv * p.group + warp; g < (kv + 1) * p.group; g += CHOOSE / 32) {
-            const int needed = head_needs(p, row, b, g, g == head && blockIdx.z == 0);
+            const int needed = head_needs(p, row, b, g);
             if ((tid & 31) == 0) atomicMax(&s.needed, (unsigned)needed);
         }
+        __threadfence();                            /* p.va.heads */
         __syncthreads();
         row.budget = (int)min(s.needed, (unsigned)row.residual);
+        if (tid == 0) p.va.rows[item].budget = row.budget;
     }
-    if (p.ranks) {                                  /* see k_va_ranks */
-        if (tid == 0 && head == kv * p.group) p.va.rows[item].budget = row.budget;
-        return;
-    }
-    if (is_last || !row.base || row.budget == row.base) {
-        write_result(p, shared, row, b, head);
-        return;
-    }
-    if (head != kv * p.group || blockIdx.z) return;
+    show(2);
+    if (p.ranks || !row.base || row.budget == row.base) return;       /* ranks: see k_va_ranks */
     const middle r = middle_of(p, b);
     const key_set set = set_of(p, item, r, p.va.listed, (unsigned *)room);
     int *list = p.va.list + item * p.va.list_pitch + (i64)first_portion(p, row, 1) * p.list_keys;
@@ -11895,7 +11908,38 @@ __global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ pa
     if (row.budget < row.residual)
         rest = draw_keys(p, s, set, b, kv, row.budget - row.base, row.residual - row.base, 0, 0, &row.at);
     list_drawn(s, set, rest, r.lo, list);
-    if (tid == 0) p.va.rows[item].budget = row.budget;
+}
+
+/* Results of the heads. As a rule the base sample is the budget, so its sums are added while
+   k_va_budget finds that out, and once more should keys have joined.
+   It does not wait for the kernels before it to end but for the steps that k_va_budget shows. May it?
+   The launch is allowed when all CTAs of the kernel before have begun, theirs when all of
+   k_va_budget have: none of these needs the room that its CTAs take. Rows are there by then, too.
+   Grid: (query head, batch, 128 columns of V). A CTA of 512 threads. Latency-bound. */
+__global__ void __launch_bounds__(CHOOSE, 3) k_va_result(const __grid_constant__ params p) {
+    SHARED(shared, combine_memory);
+    const int tid = threadIdx.x, head = blockIdx.x, b = blockIdx.y;
+    const i64 at = (i64)b * p.heads + head;
+    va_row *const shown = p.va.rows + (i64)b * p.kv_heads + head / p.group;
+    const auto wait_for = [&](int step) {
+        if (tid == 0) while (atomicAdd(&shown->step, 0) < step) { }
+        __threadfence();
+        __syncthreads();
+    };
+    wait_for(1);
+    va_row row = *shown;
+    row.budget = row.base ? row.base : row.residual;
+    double all;
+    float m = add_portions(p, shared, row, at, &all);
+    wait_for(2);
+    const int budget = __ldcg(&shown->budget);
+    if (budget != row.budget) {
+        wait_for_previous();
+        row.budget = budget;
+        m = add_portions(p, shared, row, at, &all);
+    }
+    write_result(p, shared, row, b, head, m, all);
+    wait_for_previous();                            /* or it could end before they do */
 }
 
 /* vAttention over ranks: the sets, the sample and the budget of one GPU. Positions count the
@@ -15543,7 +15587,7 @@ cudaError_t launch_va_ranks(call &c) {
         v.sums = p.joint.parts;
         v.rows = p.joint.rows;
         if (e == cudaSuccess)
-            e = launch_with<k_va_budget>(c, { g.heads, g.batch, 1 }, CHOOSE,
+            e = launch_with<k_va_budget>(c, { g.kv_heads, g.batch, 1 }, CHOOSE,
                                          (size_t)g.shared_words * sizeof(unsigned), false);
         p = own;
     }
@@ -15582,7 +15626,10 @@ cudaError_t launch_va(call &c) {
     else if (g.by_scores) e = launch_pass(c);
     if (e != cudaSuccess) return e;
     const size_t shared = (size_t)g.shared_words * sizeof(unsigned);
-    const extent choose = { g.by_scores ? ceil_div(g.keys, CHOOSE_KEYS) : 1,
+    /* half as many keys of a CTA where all of them fit at once even so */
+    const i64 halves = ceil_div(g.keys, CHOOSE_KEYS / 2);
+    v.choose_keys = rows * halves <= 2 * (i64)c.card.multiprocessors ? CHOOSE_KEYS / 2 : CHOOSE_KEYS;
+    const extent choose = { g.by_scores ? ceil_div(g.keys, v.choose_keys) : 1,
                             g.by_scores ? g.heads : g.kv_heads, g.batch };
     if (p.ranks) return launch_va_ranks(c);
     e = launch_with<k_va_choose>(c, choose, CHOOSE, g.by_scores ? 8 * CHOOSE_ROOM : 0, g.by_scores);
@@ -15595,10 +15642,10 @@ cudaError_t launch_va(call &c) {
     for (v.pass = 0; v.pass < 2; v.pass++) {
         e = launch_va_sums(c);
         if (e == cudaSuccess && v.pass == 0)
-            e = launch_with<k_va_budget>(c, g.combine, CHOOSE, shared);
+            e = launch_with<k_va_budget>(c, { g.kv_heads, g.batch, 1 }, CHOOSE, shared);
         if (e != cudaSuccess) return e;
     }
-    return launch<k_va_budget>(c, grid_of(g.combine), CHOOSE, 0, true);
+    return launch<k_va_result>(c, grid_of(g.combine), CHOOSE, 0, true);
 }
 
 /* k_va_budget has counted. */

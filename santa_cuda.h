@@ -91,11 +91,11 @@
                        head and, at head_dim_v 128, 4 a query head; where heavy tokens are
                        taken by scores 5 more. head_dim and head_dim_v up to 256. Fast: k and v
                        of the same type of 16 or 8 bits, as lists of keys have it, with the
-                       denominator's guarantee; everything else by plain loads. Choosing heavy
-                       tokens and drawing take one CTA for a KV head, which is most of the
-                       time: with a copy of K 1.1 times as fast as dense at 1 x 128k keys, 1.4
-                       to 1.6 at 8 x 32k (bench/ladder.md). A copy of K with a NaN costs much:
-                       all keys of the KV head are scored by that CTA.
+                       denominator's guarantee; everything else by plain loads. What it
+                       takes is a chain of barriers more than bytes: by a copy of K, 2.5 % heavy
+                       and 2.5 % drawn, 97 us at 1 x 128k keys and 145 at 8 x 32k on an H200, where
+                       dense takes 145 and 265 (bench/ladder.md). A copy of K with a NaN
+                       costs much: all keys of the KV head are scored by one CTA.
    STEPS               santa_scores, santa_sample, santa_gather and santa_merge have companions
                        below: one query row of all heads of a batch, device pointers, a stream.
    HOST MEMORY         k, v or both may be pinned host memory (cudaHostAlloc, cudaHostRegister),

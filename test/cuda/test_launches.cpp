@@ -975,7 +975,10 @@ static void check_adaptive(const problem &x, const char *workspace, uint64_t byt
             else CHECK(name.compare(0, 8, "k_scores") == 0);
         } else if (which == 1) {
             CHECK(name == "k_va_choose");
-            if (by_scores) check_grid(l, over(p.capacity, 32768), p.heads, batch, name);
+            const bool halves
+                = over(p.capacity, 16384) * batch * p.heads <= 2 * standin.card->multiprocessors;
+            CHECK_INT(p.va.choose_keys, halves ? 16384 : 32768);
+            if (by_scores) check_grid(l, over(p.capacity, p.va.choose_keys), p.heads, batch, name);
             else check_grid(l, 1, kv_heads, batch, name);
             CHECK_INT(l.dynamic, by_scores ? 73728 : 0);
         } else if (which == 2) {
@@ -985,10 +988,10 @@ static void check_adaptive(const problem &x, const char *workspace, uint64_t byt
             CHECK_INT(l.dynamic, shared ? 4 * words : 0);
         } else if (which == 4) {
             CHECK(name == "k_va_budget");
-            check_grid(l, p.heads, batch, over(p.dv, 128), name);
+            check_grid(l, kv_heads, batch, 1, name);
             CHECK_INT(l.dynamic, shared ? 4 * words : 0);
         } else if (which == 6) {
-            CHECK(name == "k_va_budget");
+            CHECK(name == "k_va_result");
             check_grid(l, p.heads, batch, over(p.dv, 128), name);
             CHECK_INT(p.va.pass, 2);
             CHECK_INT(l.dynamic, 0);
