@@ -748,6 +748,7 @@ static_assert(sizeof(list_memory<e4m3, 256>) <= (size_t)LEAST_SHARED
                   && sizeof(list_memory<sixteen, 512>) <= (size_t)LEAST_SHARED,
               "the rows of k_list do not fit on every card");
 enum { LIST_CTAS = 32, LIST_LEAST = 32 };           /* of a multiprocessor, of a list: enough of them */
+enum { TOP_CTAS = 12, TOP_PARTS = 4 };              /* of lists that top-k fills: that, parts of a CTA */
 /* k_top: bins of scores, four to a thread; keys of one bin, a thread each; blocks of a warp at a
    time; blocks whose keys have a mark at once; CTAs of a head. */
 enum { SELECT_THREADS = 512, SELECT_WARPS = SELECT_THREADS / 32, SELECT_BINS = 4 * SELECT_THREADS };
@@ -14475,7 +14476,13 @@ dim3 list_grid(const call &c, extent e) {
 }
 
 template <typename K> cudaError_t launch_list_rows(const call &c, bool overlap) {
-    const dim3 grid = list_grid(c, c.g.list);
+    extent e = c.g.list;
+    if (c.p.method == SANTA_TOP_K) {                /* full lists: while V is read the next part's K comes */
+        const i64 enough = TOP_CTAS * (i64)c.card.multiprocessors / (e.y * e.z),
+                  least = ceil_div(e.x, TOP_PARTS);
+        if (e.x > enough) e.x = enough > least ? enough : least;
+    }
+    const dim3 grid = list_grid(c, e);
     const auto go = [&](auto row) {
         typedef list_memory<K, decltype(row)::value> memory;
         const int bytes = (int)sizeof(memory);
