@@ -411,6 +411,14 @@ struct params {
     list_range *first_ranges;                       /* of k_first_ranges: [batch, kv_heads] */
     int list_early;                                 /* the ranges of a list are known before it is */
     row_scales k_scales, v_scales;                  /* data NULL: none */
+    /* A q that is no number of the tensor cores, in parts that are, see k_query_parts: how many, 0: there are
+       none; slots of a part, 1 << part_shift. For k_scores and k_dense they are q then. special: scores
+       are more than a product and a factor. */
+    int q_parts, part_shift, q_slices, special;
+    int slice_heads;                                /* PASS_HEADS; with parts there may be fewer */
+    float *q_unscale;                               /* [batch, kv_heads, q_slices] */
+    char *q_slots;                                  /* [batch, kv_heads, q_slices, PASS_HEADS, d] */
+    float block_scale;                              /* scale, or 1 where finish_products had it */
 };
 
 
@@ -439,6 +447,8 @@ template <typename K, int C> struct ring {
     static_assert(STEPS >= 1, "a step does not fit in a warp's part of the ring");
     static_assert((int)BYTES <= LEAST_SHARED, "the ring of k_scores does not fit on every card");
 };
+
+struct parts_memory { float top[SCORE_WARPS]; };    /* k_query_parts */
 
 /* A warp's sums for GS heads, and behind them each head's maximum and denominator. */
 template <int GS, int COLUMNS> struct warp_sums { float head[GS][COLUMNS + 4]; };
@@ -847,6 +857,7 @@ struct route_memory {
    memory. */
 #ifdef SANTA_CUDA_STANDIN
 
+void k_query_parts(const params) { standin_kernel(SCORE_WARPS * 32, sizeof(parts_memory), 0); }
 void k_scores_cores(const params) { standin_kernel(SCORE_WARPS * 32, 0, 0); }
 void k_scores_plain(const params p) {
     standin_kernel(DENSE_WARPS * 32, 0, (size_t)plain_ring(p.plain_slots, DENSE_WARPS * p.query_pitch));
@@ -1265,6 +1276,8 @@ __device__ __forceinline__ uint4 philox(u64 key, unsigned c0, unsigned c1, unsig
     return make_uint4(c0, c1, c2, c3);
 }
 
+__device__ __forceinline__ bool is_first_cta() { return !(blockIdx.x | blockIdx.y | blockIdx.z); }
+
 /* What all lanes of a warp have alike, so that the compiler knows it: for lanes that may not agree each
    shuffle behind a branch costs ten instructions of its own. */
 __device__ __forceinline__ int this_warp() { return __shfl_sync(FULL, (int)(threadIdx.x >> 5), 0); }
@@ -1543,6 +1556,27 @@ template <typename K, typename F> __device__ __forceinline__ void with_type(cons
     else f(__nv_bfloat16());
 }
 
+/* The same in k_scores and k_dense, where numbers of 8 bits may be e5m2. They become f16. */
+struct from_e5m2 { };
+template <typename T> struct product_of { typedef T type; };
+template <> struct product_of<from_e5m2> { typedef __half type; };
+template <typename T> constexpr bool is_e5m2 = false;
+template <> constexpr bool is_e5m2<from_e5m2> = true;
+template <typename K, typename F> __device__ __forceinline__ void with_numbers(const params &p, F f) {
+    if constexpr (eight_bits<K>) {
+        if (__builtin_expect(p.k_type == SANTA_E5M2, 0)) f(from_e5m2());
+        else f(__half());
+    } else with_type<K>(p, f);
+}
+/* Bytes 2 i and 2 i + 1 of x. */
+template <typename T> __device__ __forceinline__ unsigned pair_of_bytes(unsigned x, int i) {
+    if constexpr (is_e5m2<T>) return __byte_perm(x, 0, i ? 0x3424 : 0x1404);
+    else {
+        const __half2 y = e4m3_pair((unsigned short)(i ? x >> 16 : x));
+        return *(const unsigned *)&y;
+    }
+}
+
 /* The scores of one block of 64 keys for up to 8 query heads, by one warp. A dot product does
    not care in which order the feature index runs: lane (r = lane / 4, c = lane % 4) loads 16
    adjacent bytes of a K row and feeds them to the mma as the fragment columns that are its own,
@@ -1657,7 +1691,7 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
             if (p.q_type == SANTA_F16) unpack16<__half>(y[i], x[i]);
             else unpack16<__nv_bfloat16>(y[i], x[i]);
     }
-    if (eight_bits<K>) {
+    if (eight_bits<K> && !(p.q_parts && !LO)) {
         /* a power of two, exact; one for all heads: it is undone after the mma */
 #pragma unroll
         for (int i = 0; i < 8 * C; i++) m = fmaxf(m, fabsf(x[i / 8][i % 8]));
@@ -1766,6 +1800,22 @@ __device__ __forceinline__ void load_query_by_piece(const params &p, int b, int 
     }
 }
 
+/* The same, or the slots of a q in parts, see k_query_parts. */
+template <typename K, int C>
+__device__ __forceinline__ void load_slots(const params &p, int b, int kv, int slice, int head, int heads,
+                                           query<K, C, false> &q) {
+    float unscale = 1.0f;
+    if (__builtin_expect(p.q_parts, 0)) {
+        wait_for_previous();
+        const int item = kv * p.q_slices + min(slice, p.q_slices - 1);
+        unscale = p.q_unscale[b * p.kv_heads * p.q_slices + item];
+        head = item * PASS_HEADS;
+        heads = PASS_HEADS;
+    }
+    load_query(p, b, head, heads, q);
+    if (p.q_parts) q.unscale = unscale;
+}
+
 /* Byte offsets of the lane's 8 keys; keys outside [begin, end) repeat a valid one and are
    masked later. */
 __device__ __forceinline__ bool block_rows(const params &p, int b, int kv, int first, int begin, int end,
@@ -1796,12 +1846,11 @@ __device__ __forceinline__ void piece_dots(const query<K, C, LO> &q, uint4 a, ui
         for (int w = 0; w < 4; w++) {                                 /* 4 features of each row */
             const unsigned ua = w == 0 ? a.x : w == 1 ? a.y : w == 2 ? a.z : a.w;
             const unsigned ud = w == 0 ? d.x : w == 1 ? d.y : w == 2 ? d.z : d.w;
-            __half2 a0 = e4m3_pair((unsigned short)ua), a2 = e4m3_pair((unsigned short)(ua >> 16));
-            __half2 a1 = e4m3_pair((unsigned short)ud), a3 = e4m3_pair((unsigned short)(ud >> 16));
-            mma(acc, *(unsigned *)&a0, *(unsigned *)&a1, *(unsigned *)&a2, *(unsigned *)&a3,
-                q.hi[4 * j + w][0], q.hi[4 * j + w][1], T());
-            if (LO) mma(acc, *(unsigned *)&a0, *(unsigned *)&a1, *(unsigned *)&a2, *(unsigned *)&a3,
-                        q.lo[LO ? 4 * j + w : 0][0], q.lo[LO ? 4 * j + w : 0][1], T());
+            const unsigned a0 = pair_of_bytes<T>(ua, 0), a2 = pair_of_bytes<T>(ua, 1);
+            const unsigned a1 = pair_of_bytes<T>(ud, 0), a3 = pair_of_bytes<T>(ud, 1);
+            mma(acc, a0, a1, a2, a3, q.hi[4 * j + w][0], q.hi[4 * j + w][1], __half());
+            if (LO) mma(acc, a0, a1, a2, a3, q.lo[LO ? 4 * j + w : 0][0], q.lo[LO ? 4 * j + w : 0][1],
+                        __half());
         }
     } else {
         mma(acc, a.x, d.x, a.y, d.y, q.hi[2 * j][0], q.hi[2 * j][1], T());
@@ -1925,6 +1974,47 @@ __device__ __forceinline__ void scale_keys(const params &p, int b, int kv, int b
 /* Called, so that it does not swell its callers. */
 __device__ __noinline__ float cap_score(float x, float cap) { return cap * tanhf(x / cap); }
 
+/* The same within 4 ulp, where it is done for each key of a tuned kernel. */
+__device__ __forceinline__ float quick_cap(float x, float cap) {
+    const float y = __fdividef(x, cap), a = fabsf(y), e = pow2(-2.0f * LOG2E * a), z = a * a;
+    const float series = fmaf(fmaf(fmaf(62.0f / 2835.0f, z, -17.0f / 315.0f), z, 2.0f / 15.0f), z,
+                              -1.0f / 3.0f);
+    return cap * copysignf(a < 0.3f ? fmaf(a * z, series, a) : __fdividef(1.0f - e, 1.0f + e), y);
+}
+
+/* With p.special, of heads 2 c + e and keys key + h: the sum of q's parts, soft cap and ALiBi. Where a part
+   has fewer slots than 8, heads are there again in the others. */
+__device__ __forceinline__ void finish_products(const params &p, float unscale, int head, int heads,
+                                                int key, int position, float y[2][2]) {
+    const int c = threadIdx.x & 3;
+    /* an infinity of K times a lower part may be no number, and adds nothing */
+    const auto sum = [](float high, float low) { return fabsf(high) <= FLT_MAX ? high + low : high; };
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if (p.part_shift == 0) y[0][h] = y[1][h] = sum(y[0][h], y[1][h]);
+#pragma unroll
+        for (int o = 1; o < 3; o++)
+            if (p.part_shift <= o)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    const float other = __shfl_xor_sync(FULL, y[e][h], o);
+                    y[e][h] = c & o ? sum(other, y[e][h]) : sum(y[e][h], other);
+                }
+    }
+    if (p.soft_cap == 0.0f && !p.slopes) return;
+#pragma unroll 1
+    for (int i = 0; i < 4; i++) {                   /* one piece of code for all: they take turns */
+        const int own = (2 * c + i / 2) & ((1 << p.part_shift) - 1);
+        float x = y[0][0] * (p.scale * unscale);
+        if (p.soft_cap > 0.0f) x = quick_cap(x, p.soft_cap);
+        if (p.slopes) x += (own < heads ? p.slopes[head + own] : 0.0f) * (float)(key + i % 2 - position);
+        y[0][0] = y[0][1];
+        y[0][1] = y[1][0];
+        y[1][0] = y[1][1];
+        y[1][1] = x;
+    }
+}
+
 /* Scale, extras and mask, in base 2 (s * log2 e); returns the block's maximum per head over the
    warp's 64 keys. */
 template <bool EXTRA>
@@ -1934,7 +2024,7 @@ __device__ __forceinline__ void block_finish(const params &p, float unscale, int
     const int lane = threadIdx.x & 31, first = block * BLOCK + 8 * (lane >> 2), c = lane & 3;
     const int margin = p.rows - 1;                  /* the rows' ranges differ by so much at most */
     const bool whole = block * BLOCK >= begin + margin && (block + 1) * BLOCK <= end - margin;
-    const float scale = p.scale * unscale * (EXTRA ? 1.0f : LOG2E);
+    const float scale = EXTRA ? p.scale * unscale : p.block_scale * unscale * LOG2E;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         float slope = EXTRA && p.slopes && 2 * c + e < heads ? p.slopes[head + 2 * c + e] : 0.0f;
@@ -2013,7 +2103,7 @@ __device__ __forceinline__ i64 stash_entry(const params &p, int b, int head, int
 __device__ __forceinline__ void write_block(const params &p, int b, int kv, int slice, int block, int heads,
                                             u64 key, float s[2][8], const float m[2]) {
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
-    const int head = kv * p.group + slice * PASS_HEADS;
+    const int head = kv * p.group + slice * p.slice_heads;
     const int reach = 4 << (p.unit_shift - 3);      /* of the lanes that share a unit */
 #pragma unroll
     for (int e = 0; e < 2; e++) {
@@ -2084,6 +2174,58 @@ __device__ __forceinline__ void zero_arrivals(const params &p) {
     for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < p.arrivals; i += step) p.arrived[i] = 0;
 }
 
+/* A q in p.q_parts numbers of the type that tensor cores multiply K as, for k_scores and k_dense: together
+   they are f32 but for a bit or two. Slots that a group leaves empty have them: slot n is part n >> part_shift
+   of head n % (1 << part_shift). A power of two of all heads of a slice keeps f16 in range.
+   Grid: (KV head x slice, batch), 8 warps. Reads q, writes 8 rows. Bound by latency; those kernels
+   come beside it. Barrier: for the maximum. */
+__global__ void __launch_bounds__(SCORE_WARPS * 32) k_query_parts(const __grid_constant__ params p) {
+    SHARED(shared, parts_memory);
+    const int lane = threadIdx.x & 31, warp = this_warp(), b = blockIdx.y;
+    const int kv = (int)blockIdx.x / p.q_slices, slice = (int)blockIdx.x - kv * p.q_slices,
+              heads = min(p.group - slice * p.slice_heads, p.slice_heads);
+    const char *const rows = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
+                           + (kv * p.group + slice * p.slice_heads) * p.q_stride[2];
+    const auto number = [&](int own, int f) {
+        return load_one(p.q_type, rows + own * p.q_stride[2], f, p.q_stride[3]);
+    };
+    launch_dependents();
+    float m = 0.0f;
+    if (warp < heads)
+#pragma unroll 1
+        for (int f = lane; f < p.d; f += 32) {
+            const float x = fabsf(number(warp, f));
+            if (x <= FLT_MAX) m = fmaxf(m, x);
+        }
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+    if (lane == 0) shared.top[warp] = m;
+    __syncthreads();
+    for (int i = 0; i < SCORE_WARPS; i++) m = fmaxf(m, shared.top[i]);
+    /* below 2^14, where f16 has room on either side; bf16 has f32's range but for the largest */
+    const int above = (int)(__float_as_uint(m) >> 23);
+    const bool wide = p.k_type == SANTA_BF16;
+    const int down = wide ? max(above, 200) - 200 : min(max(above, 40), 254) - 140;
+    const float up = __uint_as_float((unsigned)(127 - down) << 23);
+    const i64 item = b * p.kv_heads * p.q_slices + blockIdx.x;
+    if (threadIdx.x == 0) p.q_unscale[item] = __uint_as_float((unsigned)(127 + down) << 23);
+    const int own = warp & ((1 << p.part_shift) - 1), part = warp >> p.part_shift;
+    unsigned short *const out = (unsigned short *)p.q_slots + (item * PASS_HEADS + warp) * p.d;
+#pragma unroll 1
+    for (int f = lane; f < p.d; f += 32) {
+        float x = own < heads && part < p.q_parts ? up * number(own, f) : 0.0f, y;
+#pragma unroll 1
+        for (int k = 0;; k++) {
+            const unsigned short bits = wide ? __bfloat16_as_ushort(__float2bfloat16_rn(x))
+                                             : __half_as_ushort(__float2half_rn(x));
+            out[f] = bits;
+            if (k == part) break;
+            y = wide ? __uint_as_float((unsigned)bits << 16) : __half2float(__ushort_as_half(bits));
+            x = fabsf(y) <= FLT_MAX ? x - y : 0.0f;
+        }
+    }
+}
+
 /* K for tensor cores that k_scores does not take: soft cap, ALiBi, scales of rows, and a q that K's type
    cannot hold, in two parts: twice the flops. Grid: p.work / 8 CTAs of 8 warps. No shared memory and no
    barrier; bound by latency. */
@@ -2116,8 +2258,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_first_scores(const __grid_
     int b, kv, slice, block;
     if (!locate(p, blockIdx.x * SCORE_WARPS + (unsigned)this_warp(), b, kv, slice, block)) return;
     const key_gap r = gap_of(p, b);
-    const int head = kv * p.group + slice * PASS_HEADS,
-              heads = min(p.group - slice * PASS_HEADS, (int)PASS_HEADS), from = block * BLOCK,
+    const int head = kv * p.group + slice * p.slice_heads,
+              heads = min(p.group - slice * p.slice_heads, p.slice_heads), from = block * BLOCK,
               to = from + BLOCK;
     /* what the window has alone stays */
     if (from >= r.end || to <= r.begin || (r.position < p.first_window && p.first_window > 0)
@@ -2685,7 +2827,7 @@ __device__ __forceinline__ void step_dots(const params &p, const query<K, C, fal
     enum { PIECES = ring<K, C>::LOADS / 2 };
     const int lane = threadIdx.x & 31;
     float acc[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
-    with_type<K>(p, [&](auto type) {
+    with_numbers<K>(p, [&](auto type) {
 #pragma unroll
         for (int k = 0; k < PIECES; k++) {
             const uint4 a = slot[k * 32 + lane], d = slot[(PIECES + k) * 32 + lane];
@@ -2739,6 +2881,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
     settle(p, end, in);
     x = in;
     in.base = key_base<PAGED>(p, in);
+    if (p.q_parts && is_first_cta()) wait_for_previous();             /* see launch_short */
     int slot = 0, fill_slot = 0;                    /* places in the ring */
     /* step % 4 of in's block; may_end: it may be the block's last */
     auto advance = [&](int step, bool may_end = true) {
@@ -2762,18 +2905,32 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
     int q_b = -1, q_kv = -1, q_slice = -1;
     u64 key = 0;
     while (x.valid) {
-        const int head = x.kv * p.group + x.slice * PASS_HEADS;
+        const int head = x.kv * p.group + x.slice * p.slice_heads;
         const int heads = p.rows > 1 ? p.group * p.rows
-                                     : min(p.group - x.slice * PASS_HEADS, (int)PASS_HEADS);
+                                     : min(p.group - x.slice * p.slice_heads, p.slice_heads);
         if (x.b != q_b || x.kv != q_kv || x.slice != q_slice) {
-            load_query(p, x.b, head, heads, q);
+            load_slots(p, x.b, x.kv, x.slice, head, heads, q);
             if (x.b != q_b && p.stash_type == SANTA_STASH_U8) key = row_key(p, x.b);
             q_b = x.b; q_kv = x.kv; q_slice = x.slice;
         }
         float s[2][8], m[2];
         stream_dots<C == 8 ? 1 : 4, K, C>(p, q, mine, slot, advance, s);
-        block_finish<false>(p, q.unscale, head, heads, x.block, x.begin, x.end, x.position,
-                            bad_pages<PAGED>(p, x), s, m);
+        if (__builtin_expect(p.special, 0))
+#pragma unroll 1
+            for (int i = 0; i < 4; i++) {           /* scores move down */
+                float y[2][2] = { { s[0][0], s[0][1] }, { s[1][0], s[1][1] } };
+                finish_products(p, q.unscale, head, heads,
+                                x.block * BLOCK + 8 * ((threadIdx.x & 31) >> 2) + 2 * i, x.position, y);
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+#pragma unroll
+                    for (int k = 0; k < 6; k++) s[e][k] = s[e][k + 2];
+                    s[e][6] = y[e][0];
+                    s[e][7] = y[e][1];
+                }
+            }
+        block_finish<false>(p, p.block_scale == p.scale ? q.unscale : 1.0f, head, heads, x.block, x.begin, x.end,
+                            x.position, bad_pages<PAGED>(p, x), s, m);
         write_block(p, x.b, x.kv, x.slice, x.block, heads, key, s, m);
         x.w += SCORE_WARPS;
         settle(p, end, x);
@@ -3622,8 +3779,6 @@ __device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUM
     launch_dependents();
 }
 
-__device__ __forceinline__ bool is_first_cta() { return !(blockIdx.x | blockIdx.y | blockIdx.z); }
-
 /* Both dense kernels: exact split-KV attention. For each query head and split, see splits_of,
    they write dv sums of exp(score - highest) * V, the highest score and the sum of exp:
    p.partial.
@@ -3882,7 +4037,7 @@ __device__ __forceinline__ void row_dots(const params &p, const query<K, C, fals
     const int lane = threadIdx.x & 31, r = lane >> 2, at = (lane & 3) ^ row_piece<LANES>(r);
     const uint4 *const from = slot + r * LANES;
     float sums[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
-    with_type<K>(p, [&](auto type) {
+    with_numbers<K>(p, [&](auto type) {
 #pragma unroll
         for (int k = 0; k < LANES / 4; k++)
             piece_dots<decltype(type)>(q, from[at ^ 4 * k], from[8 * LANES + (at ^ 4 * k)], k, sums);
@@ -3904,13 +4059,11 @@ __device__ __forceinline__ void add_columns(const unsigned (&v)[4], const unsign
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const unsigned u = __byte_perm(v[2 * k + h], 0, 0x3120);
-                const __half2 even = e4m3_pair((unsigned short)u),
-                              odd = e4m3_pair((unsigned short)(u >> 16));
-                a[2 * h] = *(const unsigned *)&even;
-                a[2 * h + 1] = *(const unsigned *)&odd;
+                a[2 * h] = pair_of_bytes<T>(u, 0);
+                a[2 * h + 1] = pair_of_bytes<T>(u, 1);
             }
-            mma(acc[k], a[0], a[1], a[2], a[3], hi[0], hi[1], T());
-            mma(acc[k], a[0], a[1], a[2], a[3], lo[0], lo[1], T());
+            mma(acc[k], a[0], a[1], a[2], a[3], hi[0], hi[1], __half());
+            mma(acc[k], a[0], a[1], a[2], a[3], lo[0], lo[1], __half());
         }
     } else {
         mma(acc[0], v[0], v[1], v[2], v[3], hi[0], hi[1], T());
@@ -3920,10 +4073,11 @@ __device__ __forceinline__ void add_columns(const unsigned (&v)[4], const unsign
 
 /* Adds V's rows in slot times weights, which lie as those scores. A lane's sums are of the columns
    16 i + r and 16 i + r + 8, with 8 bits 16 i + 2 r and the next, and of heads 2 c and 2 c + 1. */
-template <typename T, typename K, int C>
+template <typename N, typename K, int C>
 __device__ __forceinline__ void add_values(const uint4 *slot, const float y[2][2],
                                            float (&acc)[dense_memory<K, C>::TILES][4]) {
     enum { LANES = dense_memory<K, C>::LANES, TILES = dense_memory<K, C>::TILES };
+    typedef typename product_of<N>::type T;
     const int lane = threadIdx.x & 31;
     unsigned hi[2], lo[2];
 #pragma unroll
@@ -3940,7 +4094,7 @@ __device__ __forceinline__ void add_values(const uint4 *slot, const float y[2][2
     for (int i = 0; i < TILES; i += eight_bits<K> ? 2 : 1) {
         unsigned v[4];
         load_transposed(from + 16u * (unsigned)(piece ^ (eight_bits<K> ? i : 2 * i)), v);
-        add_columns<T, K>(v, hi, lo, acc + i);
+        add_columns<N, K>(v, hi, lo, acc + i);
     }
 }
 
@@ -3965,14 +4119,15 @@ k_dense(const __grid_constant__ params p) {
     }
     const int b = blockIdx.z, kv = (int)p.by_slices.quotient(list),
               slice = ((int)list - kv * p.slices) * (PAIRS ? 2 : 1) + half;
-    const int head = kv * p.group + slice * PASS_HEADS,
-              heads = min(p.group - slice * PASS_HEADS, (int)PASS_HEADS);
+    const int head = kv * p.group + slice * p.slice_heads,
+              heads = min(p.group - slice * p.slice_heads, p.slice_heads);
     uint4 *mine = slots + warp * STEPS * LOADS * 32;
     cursor x;
     key_range(p, b, x.begin, x.end, x.position);
     x.b = b; x.kv = kv; x.slice = slice; x.valid = true; x.base = nullptr;
     const row_splits splits = splits_of(p, x.begin, x.end);
-    if (p.is_short && is_first_cta()) wait_for_previous();            /* see launch_short */
+    /* see launch_short */
+    if ((p.is_short || p.q_parts) && is_first_cta()) wait_for_previous();
     if ((int)place >= splits.count) return;
     const int split = splits.first + (int)place, blocks = (1 << splits.shift) / BLOCK;
     const bool quarters = !PAIRS && STEPS > 1 && splits.shift == SHORT_SHIFT;
@@ -4014,7 +4169,7 @@ k_dense(const __grid_constant__ params p) {
 #pragma unroll
         for (int k = 0; k < 4; k++) acc[i][k] = 0.0f;
     query<K, C, false> q;
-    if (x.block < last) load_query(p, b, head, heads, q);
+    if (x.block < last) load_slots(p, b, kv, slice, head, heads, q);
     for (; x.block < last; x.block += RINGS) {
         float s[2][8], m[2];
         /* a loop: little code counts, since it comes from memory */
@@ -4031,13 +4186,16 @@ k_dense(const __grid_constant__ params p) {
             if (++slot == STEPS) slot = 0;
             if (i < 4) {
                 row_dots<K, C>(p, q, rows, y);
+                if (__builtin_expect(p.special, 0))
+                    finish_products(p, q.unscale, head, heads, x.block * BLOCK + 8 * r + 2 * i, x.position,
+                                    y);
 #pragma unroll
                 for (int k = 0; k < 8; k++)
 #pragma unroll
                     for (int e = 0; e < 2; e++) s[e][k] = k / 2 == i || quarters ? y[e][k & 1] : s[e][k];
                 if (i < 3 && !quarters) continue;
-                block_finish<false>(p, q.unscale, head, heads, x.block, x.begin, x.end, x.position,
-                                    bad_pages<PAGED>(p, x), s, m);
+                block_finish<false>(p, p.block_scale == p.scale ? q.unscale : 1.0f, head, heads, x.block, x.begin, x.end,
+                                    x.position, bad_pages<PAGED>(p, x), s, m);
                 float keep[2];
                 bool scaled = false;
 #pragma unroll
@@ -4070,7 +4228,7 @@ k_dense(const __grid_constant__ params p) {
                 for (int h = 0; h < 2; h++)
                     y[e][h] = i & 2 ? i & 1 ? s[e][6 + h] : s[e][4 + h] : i & 1 ? s[e][2 + h] : s[e][h];
             if (!PAIRS) __syncwarp();               /* others' copies are there */
-            with_type<K>(p, [&](auto type) { add_values<decltype(type), K, C>(rows, y, acc); });
+            with_numbers<K>(p, [&](auto type) { add_values<decltype(type), K, C>(rows, y, acc); });
         }
     }
     /* the warps; the ring is free now */
@@ -13976,6 +14134,7 @@ struct geometry {
     extent sample, select, mask;
     bool is_sampled, is_audited;
     i64 short_splits;                               /* of rows that dense_below leaves to dense; 0: none */
+    int q_parts;                                    /* see params; where a kernel takes them */
 };
 
 /* Where the parts of a workspace begin, and its size. */
@@ -13990,7 +14149,7 @@ struct layout {
     size_t units, logits, logit_parts, spans, piece, pieces, list_weights, list_lens, list_ranges;
     size_t routed, covered, kept_lse, rest, ranges, total;
     size_t row_sums, shares, masses, set_masses, raw_sets, own, sets, picked, runs_dense;
-    size_t short_partial;
+    size_t short_partial, q_slots, q_unscale;
 };
 
 size_t saturating(size_t a, size_t b) { return a && b > SIZE_MAX / a ? SIZE_MAX : a * b; }
@@ -14014,7 +14173,7 @@ struct call {
     device card;
     cudaStream_t stream;
     bool cores;                                     /* K suits the tensor cores: 16-byte pieces */
-    bool streams;                                   /* and the ring: nothing but scaled products with q */
+    bool streams;                                   /* K suits the ring */
     const santa_ranks_options *ranks;
     bool has_failed;                                /* to meet the other ranks */
     const int *list, *list_lens;                    /* a caller's lists of query row 0 */
@@ -14046,6 +14205,12 @@ struct pipeline {
     cudaError_t (*launch)(call &c);
     cudaError_t (*count)(const call &c);            /* its stats */
 };
+
+/* Heads of a slice of k_scores and k_dense. */
+i64 slice_heads_of(const geometry &g) { return g.q_parts > 1 ? PASS_HEADS / 2 : PASS_HEADS; }
+
+/* CTAs of 8 warps, each with a work of its own. */
+dim3 scores_grid(const call &c) { return dim3((unsigned)ceil_div((i64)c.p.work, SCORE_WARPS)); }
 
 i64 stash_bytes(santa_stash s) { return s == SANTA_STASH_F32 ? 4 : s == SANTA_STASH_F16 ? 2 : 1; }
 
@@ -14094,7 +14259,13 @@ bool in_pieces(const santa_tensor *t) {
 bool vectors(const santa_tensor *t) { return !is_coded(t->dtype) && in_pieces(t); }
 
 /* Rows of n numbers are whole pieces of 16 bytes. */
-bool whole_pieces(int type, i64 n) { return type != SANTA_F32 && n % (type == SANTA_E4M3 ? 16 : 8) == 0; }
+bool whole_pieces(int type, i64 n) {
+    return type != SANTA_F32 && n % (type == SANTA_E4M3 || type == SANTA_E5M2 ? 16 : 8) == 0;
+}
+/* Rows of n numbers that k_scores and k_dense take. */
+bool suits_rings(const santa_tensor *t, i64 n) {
+    return (vectors(t) || (t->dtype == SANTA_E5M2 && in_pieces(t))) && n <= 256 && whole_pieces(t->dtype, n);
+}
 
 santa_status cuda_status(cudaError_t e) {
     return e == cudaSuccess ? SANTA_OK : (santa_status)(SANTA_ERR_CUDA + (int)e);
@@ -14153,7 +14324,7 @@ template <auto kernel> cudaError_t launch_ring(const call &c, dim3 grid, int byt
 template <typename T> struct a_type { typedef T type; };
 
 template <typename F> cudaError_t with_key_type(int type, F f) {      /* on tensor cores */
-    return type == SANTA_E4M3 ? f(a_type<e4m3>()) : f(a_type<sixteen>());
+    return type == SANTA_E4M3 || type == SANTA_E5M2 ? f(a_type<e4m3>()) : f(a_type<sixteen>());
 }
 
 template <typename F> cudaError_t with_chunks(int features, F f) {    /* of 32 */
@@ -14188,7 +14359,7 @@ i64 splits_up_to(const santa_problem *problem, i64 most, bool exactly) {
 }
 
 santa_status measure_dense(i64 splits, geometry *g) {
-    g->dense_slices = ceil_div(g->group, PASS_HEADS);
+    g->dense_slices = ceil_div(g->group, slice_heads_of(*g));
     g->plain_slices = ceil_div(g->group, PASS_HEADS);
     g->dense = { splits, g->kv_heads * g->dense_slices, g->batch };
     g->dense_plain = { splits, g->kv_heads * g->plain_slices * g->columns, g->batch };
@@ -14227,8 +14398,55 @@ void arrange_exact(const geometry &g, santa_stash, layout *l) {
 /* Whether other kernels of the call come before those of dense. */
 bool comes_second(const call &c) { return c.p.is_short && c.g.short_splits; }
 
+/* Of a q that K's type on tensor cores cannot hold: parts that can, of f32 two or three, as empty slots of
+   up to four heads have room for. */
+int parts_of_q(const santa_attention &a, i64 d, i64 group) {
+    const santa_dtype q = a.q.dtype, k = a.k.dtype;
+    const bool wide = k == SANTA_F16 || k == SANTA_BF16;
+    if ((!wide && k != SANTA_E4M3 && k != SANTA_E5M2) || q == k || d > 256) return 0;
+    if (q == SANTA_F32) return k == SANTA_BF16 && group <= 2 ? 3 : 2;
+    return !wide ? 0 : k == SANTA_BF16 ? 2 : 1;
+}
+/* What k_scores and k_dense have of a call that others have not. */
+void arrange_parts(call &c, bool streams) {
+    params &p = c.p;
+    const bool extras = p.soft_cap > 0.0f || p.slopes;
+    p.q_parts = streams ? c.g.q_parts : 0;
+    p.slice_heads = streams ? (int)slice_heads_of(c.g) : (int)PASS_HEADS;
+    p.part_shift = p.q_parts < 2 ? 3 : c.g.group > 2 ? 2 : c.g.group > 1 ? 1 : 0;
+    p.q_slices = (int)ceil_div(c.g.group, p.slice_heads);
+    p.q_slots = c.workspace + c.l.q_slots;
+    p.q_unscale = (float *)(c.workspace + c.l.q_unscale);
+    p.special = p.q_parts || extras;
+    p.block_scale = extras ? 1.0f : p.scale;
+}
+/* The kernel that makes them, and `launch`, for which they are q. */
+template <typename F> cudaError_t with_parts(call &c, F launch_it) {
+    params &p = c.p;
+    if (!p.q_parts) return launch_it();
+    const params whole = p;
+    const cudaError_t e = launch<k_query_parts>(c, dim3((unsigned)(c.g.kv_heads * p.q_slices),
+                                                        (unsigned)c.g.batch), SCORE_WARPS * 32, 0, false);
+    if (e != cudaSuccess) return e;
+    p.q = p.q_slots;
+    p.q_type = p.k_type == SANTA_BF16 ? SANTA_BF16 : SANTA_F16;
+    p.vector_q = 1;
+    p.q_stride[3] = 2;
+    p.q_stride[2] = 2 * p.d;
+    p.q_stride[1] = 0;
+    p.q_stride[0] = c.g.kv_heads * p.q_slices * PASS_HEADS * p.q_stride[2];
+    const cudaError_t launched = launch_it();
+    p.q = whole.q;
+    p.q_type = whole.q_type;
+    p.vector_q = whole.vector_q;
+    memcpy(p.q_stride, whole.q_stride, sizeof p.q_stride);
+    return launched;
+}
+/* Scores that are products and a factor. */
+bool has_products_alone(const call &c) { return !c.g.q_parts && c.p.soft_cap == 0.0f && !c.p.slopes; }
+
 template <typename K, int C, bool PAIRS> cudaError_t launch_dense(call &c) {
-    const i64 slices = ceil_div(c.g.dense_slices, PAIRS ? 2 : 1);
+    const i64 slices = ceil_div(c.p.q_slices, PAIRS ? 2 : 1);
     const dim3 grid = grid_of({ c.g.dense.x, c.g.kv_heads * slices, c.g.batch });
     const int bytes = dense_memory<K, C>::BYTES, threads = SCORE_WARPS * 32;
     c.p.slices = (int)slices;
@@ -14236,7 +14454,7 @@ template <typename K, int C, bool PAIRS> cudaError_t launch_dense(call &c) {
     c.p.short_keys = ring<K, C>::STEPS > 1 && !PAIRS ? SHORT_KEYS : 0;
     if ((i64)grid.x * grid.y > INT32_MAX) c.p.heads_inner = 0;
     c.p.by_inner = divide_by(grid.y);
-    const bool second = comes_second(c);
+    const bool second = comes_second(c) || c.p.q_parts;
     return c.p.table ? launch_ring<k_dense<K, C, true, PAIRS>>(c, grid, bytes, threads, second)
                      : launch_ring<k_dense<K, C, false, PAIRS>>(c, grid, bytes, threads, second);
 }
@@ -14411,18 +14629,20 @@ cudaError_t launch_exact(call &c) {
     if (p.q_len >= PREFILL_ROWS && c.tiles && !p.std_error && !c.g.short_splits
         && fill_tiles(c, TILE_HEADS, 0))
         return launch_prefill(c);
-    const bool same_v = p.v_type == p.k_type && p.vector_v && p.dv <= 256 && whole_pieces(p.v_type, p.dv)
-                     && !p.v_scales.data;
+    const bool same_v = p.v_type == p.k_type && suits_rings(&c.a->v, p.dv) && !p.v_scales.data;
     const bool streams = c.streams && same_v && p.v_row == p.v_stride[1];
-    c.p.slices = (int)(streams ? c.g.dense_slices : c.g.plain_slices);
+    arrange_parts(c, streams);
+    c.p.slices = p.q_slices;
     c.p.by_slices = divide_by((unsigned)c.p.slices);
-    cudaError_t e = !streams ? launch_dense_plain(c) : with_key_type(p.k_type, [&](auto key) {
-        typedef typename decltype(key)::type K;
-        return with_chunks(p.d > p.dv ? p.d : p.dv, [&](auto chunks) {
-            enum { C = decltype(chunks)::value };
-            if constexpr (C == 4 && !eight_bits<K>)
-                if (c.g.group > PASS_HEADS) return launch_dense<K, C, true>(c);
-            return launch_dense<K, C, false>(c);
+    cudaError_t e = !streams ? launch_dense_plain(c) : with_parts(c, [&] {
+        return with_key_type(p.k_type, [&](auto key) {
+            typedef typename decltype(key)::type K;
+            return with_chunks(p.d > p.dv ? p.d : p.dv, [&](auto chunks) {
+                enum { C = decltype(chunks)::value };
+                if constexpr (C == 4 && !eight_bits<K>)
+                    if (p.q_slices > 1) return launch_dense<K, C, true>(c);
+                return launch_dense<K, C, false>(c);
+            });
         });
     });
     return e == cudaSuccess ? launch<k_combine>(c, grid_of(c.g.combine), 512, 0, true) : e;
@@ -14541,7 +14761,7 @@ cudaError_t count_listed(const call &c) {
 
 /* Scores of as many query rows as share a pass over K. */
 void measure_pass(const santa_problem *problem, geometry *g) {
-    g->slices = ceil_div(g->group, PASS_HEADS);
+    g->slices = ceil_div(g->group, slice_heads_of(*g));
     /* eight-bit keys scale the q of a pass together: more rows would be other bits */
     const bool shared = problem->a.k.dtype == SANTA_F16 || problem->a.k.dtype == SANTA_BF16;
     g->rows = shared && g->group < PASS_HEADS ? PASS_HEADS / g->group : 1;
@@ -14676,24 +14896,26 @@ void arrange_sampled(const geometry &g, santa_stash stash, layout *l) {
 }
 
 template <typename K, int C> cudaError_t launch_scores(call &c) {
-    const unsigned steps = (unsigned)c.g.scores.x;
+    const unsigned steps = scores_grid(c).x;
     const i64 entries = c.p.rows * c.g.batch * c.g.heads * c.g.blocks * BLOCK;
     const i64 stash = entries * stash_bytes((santa_stash)c.p.stash_type);
     /* Long streams end together only if CTAs come and go, one step each; eight-bit keys would
        convert the query too often. */
     const unsigned resident = 2 * (unsigned)c.card.multiprocessors;
-    const unsigned most = eight_bits<K> ? 2 * resident : steps >= 6 * resident ? steps : resident;
+    const unsigned most = eight_bits<K> || c.p.q_parts ? 2 * resident : steps >= 6 * resident ? steps : resident;
     /* a stash that fits in L2 beside other things stays there, if the lines of K go first */
     c.p.once = stash <= c.card.l2 / 3;
     const dim3 grid(steps < most ? steps : most);
     c.p.steps = steps / grid.x;
     c.p.longer = steps % grid.x;
-    return c.p.table ? launch_ring<k_scores<K, C, true>>(c, grid, ring<K, C>::BYTES)
-                     : launch_ring<k_scores<K, C, false>>(c, grid, ring<K, C>::BYTES);
+    const int bytes = ring<K, C>::BYTES;
+    const bool second = c.p.q_parts != 0;
+    return c.p.table ? launch_ring<k_scores<K, C, true>>(c, grid, bytes, SCORE_WARPS * 32, second)
+                     : launch_ring<k_scores<K, C, false>>(c, grid, bytes, SCORE_WARPS * 32, second);
 }
 
 cudaError_t launch_scores_plain(call &c) {
-    const unsigned steps = (unsigned)c.g.scores.x, resident = (unsigned)c.card.multiprocessors,
+    const unsigned steps = scores_grid(c).x, resident = (unsigned)c.card.multiprocessors,
                    runs = steps >= 8 * resident ? steps / 4 : steps < resident ? steps : resident;
     const int bytes = arrange_plain(c, [](int slots, int pitch) {
         return plain_ring(slots, DENSE_WARPS * pitch);
@@ -14718,18 +14940,23 @@ template <int CH, typename Pick> cudaError_t launch_gather(const call &c) {
 /* The scores of a pass: query rows from p.q_index on. */
 cudaError_t launch_window(call &c) {
     params &p = c.p;
-    p.slices = (int)c.g.slices;
-    p.work = (unsigned)c.g.work;
+    arrange_parts(c, c.streams);
+    p.slices = p.q_slices;
+    p.work = (unsigned)(c.g.batch * c.g.kv_heads * p.slices * c.g.blocks);
     p.by_slices = divide_by((unsigned)p.slices);
     p.by_inner = divide_by((unsigned)(p.heads_inner ? c.g.kv_heads : c.g.blocks));
     p.by_outer = divide_by((unsigned)(p.heads_inner ? c.g.blocks : c.g.kv_heads));
     p.by_group = divide_by((unsigned)p.group);
     if (!c.streams && c.cores)
-        return launch<k_scores_cores>(c, grid_of(c.g.scores), SCORE_WARPS * 32, 0, false);
+        return launch<k_scores_cores>(c, scores_grid(c), SCORE_WARPS * 32, 0, false);
     if (!c.streams) return launch_scores_plain(c);
-    return with_key_type(p.k_type, [&](auto key) {
-        typedef typename decltype(key)::type K;
-        return with_chunks(p.d, [&](auto chunks) { return launch_scores<K, decltype(chunks)::value>(c); });
+    return with_parts(c, [&] {
+        return with_key_type(p.k_type, [&](auto key) {
+            typedef typename decltype(key)::type K;
+            return with_chunks(p.d, [&](auto chunks) {
+                return launch_scores<K, decltype(chunks)::value>(c);
+            });
+        });
     });
 }
 
@@ -14740,14 +14967,14 @@ cudaError_t launch_pass(call &c) {
     const cudaError_t e = launch_window(c);
     p.window = 0;
     if (e != cudaSuccess) return e;
-    return launch<k_first_scores>(c, grid_of(c.g.scores), SCORE_WARPS * 32, 0, false);
+    return launch<k_first_scores>(c, scores_grid(c), SCORE_WARPS * 32, 0, false);
 }
 
 /* Of query row p.q_index, unless an earlier one's pass had them. */
 cudaError_t launch_rows_scores(call &c) {
     params &p = c.p;
     /* one page for a lane's 8 keys, or a bad table entry would reach rows that do not use it */
-    const int most = c.streams && p.eights && !p.first_tokens ? (int)c.g.rows : 1,
+    const int most = c.streams && has_products_alone(c) && p.eights && !p.first_tokens ? (int)c.g.rows : 1,
               in_pass = p.q_index % most;
     if (in_pass == 0) {
         p.rows = p.q_len - p.q_index < most ? p.q_len - p.q_index : most;
@@ -15764,6 +15991,7 @@ santa_status geometry_of(const pipeline &row, const santa_problem *problem, geom
     g->ranks = problem->o.ranks.count > 1 ? problem->o.ranks.count : 0;
     g->results = g->q_len > INT32_MAX / (g->batch * g->heads) ? INT64_MAX : g->batch * g->q_len * g->heads;
     if (g->ranks && g->results > INT32_MAX) return SANTA_ERR_BACKEND_SIZE;
+    g->q_parts = parts_of_q(problem->a, g->d, g->group);
     const santa_status s = row.measure(problem, g);
     g->weighs = g->together || g->list_portions;
     g->keeps_lse = problem->a.std_error && !problem->a.lse && (g->weighs || g->buckets);
@@ -15782,6 +16010,9 @@ layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {
                                ((size_t)g.dv + 2) * sizeof(float));
     l.kept_lse = add_part(&l, g.keeps_lse ? saturating((size_t)(g.batch * g.heads), (size_t)g.q_len) : 0,
                           sizeof(float));
+    const size_t slices = g.q_parts ? (size_t)(g.batch * g.kv_heads * ceil_div(g.group, slice_heads_of(g))) : 0;
+    l.q_unscale = add_part(&l, slices, sizeof(float));
+    l.q_slots = add_part(&l, slices, (size_t)(PASS_HEADS * g.d) * 2);
     if (!g.ranks) return l;
     const size_t rows = (size_t)(g.batch * g.heads), ranks = (size_t)g.ranks,
                  floats = (size_t)g.part_floats;
@@ -15989,6 +16220,7 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->each = p->samples / p->combs;
     p->portions = (int)g.portions;
     p->rows = 1;
+    p->slice_heads = PASS_HEADS;
     p->dense_below = o->dense_below > g.keys ? (int)g.keys + 1 : (int)o->dense_below;
     p->is_short = p->dense_below && !g.short_splits;
     if (o->scores == SANTA_SCORES_PROXY) fill_proxy(a, &o->proxy, g.copy, p);
@@ -16018,9 +16250,7 @@ santa_status prepare(const santa_problem *problem, void *workspace, call *c) {
     c->place_row(0);
     c->stream = (cudaStream_t)problem->o.stream;
     c->cores = vectors(&a->k) && p.d <= 256 && whole_pieces(p.k_type, p.d);
-    const bool q_as_it_is = p.k_type == SANTA_E4M3 ? p.q_type != SANTA_F32 : p.q_type == p.k_type;
-    c->streams = c->cores && p.k_row == p.k_stride[1] && p.soft_cap == 0.0f && !p.slopes && q_as_it_is
-              && !p.k_scales.data;
+    c->streams = suits_rings(&a->k, p.d) && p.k_row == p.k_stride[1] && !p.k_scales.data;
     c->tiles = suits_tiles(a) && !is_scaled(a);
     return read_device(&c->card);
 }

@@ -2995,6 +2995,7 @@ static void lists_same_bits(void) {
 
 #include "test_vattention.h"
 #include "test_scales.h"
+#include "test_types.h"
 
 static const test_case against_cpu[] = {{"methods_and_stashes", methods_and_stashes},
                                         {"types", types},
@@ -3061,5 +3062,5 @@ static const test_case steps[] = {
     {"gpu_against_cpu", against_cpu}, {"gpu", behaviour}, {"gpu_proxy", copies}, {"gpu_lists", lists},     \
         {"gpu_selected", selected}, {"gpu_ranks", over_ranks}, {"gpu_vattention", va_cases},               \
         {"gpu_saap", saap_cases}, {"gpu_prefill", prefill_cases}, {"gpu_steps", steps},              \
-        {"gpu_scales", scale_cases},
+        {"gpu_scales", scale_cases}, {"gpu_types", type_cases},
 #include "../main.c"

@@ -146,7 +146,7 @@ static bool is_eight(santa_dtype t) { return t == SANTA_E4M3 || t == SANTA_E5M2;
 
 /* f16 and bf16 share kernels. */
 static const char *kernel_type(santa_dtype t) {
-    return t == SANTA_F32 ? "float" : t == SANTA_E4M3 ? "e4m3" : "sixteen";
+    return t == SANTA_F32 ? "float" : is_eight(t) ? "e4m3" : "sixteen";
 }
 
 static bool divides_by(const divisor &d, int64_t n) {
@@ -244,17 +244,37 @@ static void check_cores(const problem &x, const char *type, int C, const std::st
               "%s: K does not suit", name.c_str());
 }
 
-/* The same for the streams, which multiply q as it is and know neither soft cap nor slopes. */
-static void check_stream(const problem &x, const char *type, int C, const std::string &name) {
-    check_cores(x, type, C, name);
-    CHECK_MSG(x.a.soft_cap == 0.0f && !x.a.alibi_slopes && !x.a.k_scales.data, "%s: extras", name.c_str());
-    CHECK_MSG(x.a.k.dtype == SANTA_E4M3 ? x.a.q.dtype != SANTA_F32 : x.a.q.dtype == x.a.k.dtype, "%s: q",
-              name.c_str());
+/* Numbers that a q has in K's type on tensor cores; 0: it is as it is. Slots of 8 for each. */
+static int query_parts(const santa_attention &a) {
+    const santa_dtype q = a.q.dtype, k = a.k.dtype;
+    const int64_t group = a.q.shape[2] / a.k.shape[2];
+    if (q == k) return 0;
+    if (q == SANTA_F32) return k == SANTA_BF16 && group < 3 ? 3 : 2;
+    return is_eight(k) ? 0 : k == SANTA_BF16 ? 2 : 1;
+}
+static int64_t stream_slices(const params &p) { return over(p.group, p.q_parts > 1 ? 4 : 8); }
+
+/* The same for the streams. */
+static void check_stream(const problem &x, const params &p, const char *type, int C,
+                         const std::string &name) {
+    const santa_tensor &k = x.a.k;
+    CHECK_MSG(!strcmp(type, kernel_type(k.dtype)), "%s: K is another type", name.c_str());
+    CHECK_MSG((aligned(k) || (k.dtype == SANTA_E5M2 && in_pieces(k))) && k.shape[3] <= 32 * C
+                  && k.shape[3] % (is_eight(k.dtype) ? 16 : 8) == 0 && !x.a.k_scales.data,
+              "%s: K does not suit", name.c_str());
+    const bool extras = x.a.soft_cap > 0.0f || x.a.alibi_slopes;
+    CHECK_INT(p.q_parts, query_parts(x.a));
+    CHECK_INT(p.slice_heads, p.q_parts > 1 ? 4 : 8);
+    CHECK_MSG(p.q_parts < 2 ? p.part_shift == 3
+                            : p.q_parts <= 8 >> p.part_shift && (p.group > 4 ? 4 : p.group) <= 1 << p.part_shift,
+              "%s: slots of a part", name.c_str());
+    CHECK_MSG(p.special == (p.q_parts || extras) && p.block_scale == (extras ? 1.0f : p.scale),
+              "%s: what scores are", name.c_str());
 }
 
 static uint64_t ring_bytes(const problem &x, int C) {
     /* of 32 lanes, 16 bytes each */
-    const uint64_t loads = (uint64_t)(x.a.k.dtype == SANTA_E4M3 ? C : 2 * C);
+    const uint64_t loads = (uint64_t)(is_eight(x.a.k.dtype) ? C : 2 * C);
     return 8 * (24 / loads) * loads * 32 * 16;
 }
 
@@ -320,31 +340,33 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
     const int64_t group = p.group, dv = p.dv;
     char type[40], paged[8], pairs[8];
     int C = 0, GS = 8;
+    int64_t slices = over(group, GS);
     const bool alike = !a.seq_lens && !a.context_lens && !a.kv_start && !a.window && a.q.shape[1] == 1;
     const int64_t splits = alike && !dense_below(x) ? over(p.capacity, split_size(p.capacity)) : p.splits;
     if (sscanf(name.c_str(), "k_dense<%39[^,], %d, %7[a-z], %7[a-z]>", type, &C, paged, pairs) == 4) {
-        check_stream(x, type, C, name);
-        const bool two = group > 8 && C == 4 && a.k.dtype != SANTA_E4M3;
-        if (two) GS = 16;
+        check_stream(x, p, type, C, name);
+        slices = stream_slices(p);
+        const bool two = slices > 1 && C == 4 && !is_eight(a.k.dtype);
+        if (two) slices = over(slices, 2);
         CHECK_MSG(!strcmp(pairs, two ? "true" : "false"), "%s: pairs", name.c_str());
         CHECK_MSG(!strcmp(paged, a.block_table ? "true" : "false"), "%s: pages", name.c_str());
-        CHECK_MSG(a.v.dtype == a.k.dtype && aligned(a.v) && dv <= 32 * C
-                      && dv % (a.k.dtype == SANTA_E4M3 ? 16 : 8) == 0 && !a.v_scales.data,
+        CHECK_MSG(a.v.dtype == a.k.dtype && in_pieces(a.v) && dv <= 32 * C
+                      && dv % (is_eight(a.k.dtype) ? 16 : 8) == 0 && !a.v_scales.data,
                   "%s: V does not suit", name.c_str());
         const uint64_t merge = (uint64_t)(8 * 8 * (32 * C + 4) * 4);  /* [warp][head][columns + 4] */
         CHECK_MSG(l.dynamic >= ring_bytes(x, C) && l.dynamic >= merge, "%s: %llu bytes of shared memory",
                   name.c_str(), (unsigned long long)l.dynamic);
         CHECK_MSG(l.dynamic <= 99 * 1024, "%s: not on every card", name.c_str());
-        CHECK_INT(p.short_keys, two || (C == 8 && a.k.dtype != SANTA_E4M3) ? 0 : 512);
-        check_grid(l, splits, a.k.shape[2] * over(group, GS), a.q.shape[0], name);
+        CHECK_INT(p.short_keys, two || (C == 8 && !is_eight(a.k.dtype)) ? 0 : 512);
+        check_grid(l, splits, a.k.shape[2] * slices, a.q.shape[0], name);
     } else if (name == "k_dense_plain") {
         check_plain(x, l, p, 64 * GS * 4 * 4 + GS * 4 * 4, 1, name);
         CHECK_INT(p.short_keys, 0);
-        check_grid(l, splits, a.k.shape[2] * over(group, GS) * over(dv, 256), a.q.shape[0], name);
+        check_grid(l, splits, a.k.shape[2] * slices * over(dv, 256), a.q.shape[0], name);
     } else {
         CHECK_MSG(0, "%s in dense", name.c_str());
     }
-    CHECK_MSG(p.slices == over(group, GS) && divides_by(p.by_slices, p.slices), "%s: %d slices",
+    CHECK_MSG(p.slices == slices && divides_by(p.by_slices, p.slices), "%s: %d slices",
               name.c_str(), p.slices);
 }
 
@@ -536,7 +558,7 @@ static void check_routed_launches(const problem &x, const char *workspace, uint6
 
 static void check_scores(const problem &x, const standin_launch &l, const params &p,
                          const std::string &name) {
-    const int64_t slices = over(p.group, 8), work = x.a.q.shape[0] * x.a.k.shape[2] * slices * p.blocks;
+    const int64_t slices = stream_slices(p), work = x.a.q.shape[0] * x.a.k.shape[2] * slices * p.blocks;
     char type[40], paged[8];
     int C = 0;
     const int64_t counters = (int64_t)p.rows * x.a.q.shape[0] * p.heads * over(p.dv, 256);
@@ -547,7 +569,7 @@ static void check_scores(const problem &x, const standin_launch &l, const params
                   && divides_by(p.by_outer, p.heads_inner ? p.blocks : x.a.k.shape[2]),
               "%s: divisors", name.c_str());
     if (sscanf(name.c_str(), "k_scores<%39[^,], %d, %7[a-z]>", type, &C, paged) == 3) {
-        check_stream(x, type, C, name);
+        check_stream(x, p, type, C, name);
         CHECK_MSG(!strcmp(paged, x.a.block_table ? "true" : "false"), "%s: pages", name.c_str());
         CHECK_MSG(l.dynamic >= ring_bytes(x, C), "%s: %llu bytes of shared memory", name.c_str(),
                   (unsigned long long)l.dynamic);
@@ -829,7 +851,7 @@ static void check_prefill(const problem &x, const char *workspace, uint64_t byte
                one = plain || pages || group >= 8 || eights;
     const int64_t pass = one ? 1 : q_len < 8 / group ? q_len : 8 / group;
     for (int64_t row = 0; sparse && o.row_mass && row < q_len; row++) {
-        if (row % pass == 0) want.push_back(plain ? "k_scores_cores" : "k_scores<");
+        if (row % pass == 0) want.push_back("k_scores");
         want.push_back("k_row_mass");
     }
     if (sparse && o.row_mass && o.audit) want.push_back("k_row_audit");
@@ -915,7 +937,8 @@ static int64_t rows_of_pass(const problem &x) {
     const bool pages = a.block_table && a.k.shape[1] % 8;
     const bool stream = !standin.launches.empty()
                         && name_of(standin.launches[0]).compare(0, 9, "k_scores<") == 0;
-    if (!stream || pages || a.k.dtype == SANTA_E4M3) return 1;
+    if (!stream || pages || is_eight(a.k.dtype) || query_parts(a) || a.soft_cap > 0.0f || a.alibi_slopes)
+        return 1;
     return most < a.q.shape[1] ? most : a.q.shape[1];
 }
 
@@ -1132,7 +1155,7 @@ static void check_firsts(const problem &x, const char *workspace, uint64_t bytes
             check_scores(x, l, p, name);
         } else if (which == 1) {
             CHECK(name == "k_first_scores");
-            check_grid(l, over(batch * kv_heads * over(p.group, 8) * p.blocks, 8), 1, 1, name);
+            check_grid(l, over(batch * kv_heads * stream_slices(p) * p.blocks, 8), 1, 1, name);
         } else if (selects) {
             CHECK_MSG(which == 2 ? name == "k_top" : which == 3 ? list : name == "k_combine", "%s",
                       name.c_str());
@@ -1232,6 +1255,44 @@ static void check_launches(const problem &asked, const char *workspace, uint64_t
         }
 }
 
+/* k_query_parts, which k_scores or k_dense follows at once, with its slots for q. It is taken out, and the
+   other looks then as if q were its own. */
+static void check_query_parts(const problem &x, const char *workspace, uint64_t bytes) {
+    std::vector<standin_launch> others;
+    for (size_t i = 0; i < standin.launches.size(); i++) {
+        standin_launch l = standin.launches[i];
+        params p, q;
+        if (name_of(l) != "k_query_parts") { others.push_back(l); continue; }
+        if (!read_parameters(l, &q) || !CHECK(i + 1 < standin.launches.size())) return;
+        CHECK(!l.overlap && l.stream == (cudaStream_t)x.o.stream);
+        l = standin.launches[++i];
+        if (!read_parameters(l, &p)) return;
+        const std::string &name = name_of(l);
+        const int64_t batch = x.a.q.shape[0], kv_heads = x.a.k.shape[2],
+                      items = batch * kv_heads * stream_slices(p), d = x.a.k.shape[3];
+        CHECK(name.compare(0, 9, "k_scores<") == 0 || name.compare(0, 8, "k_dense<") == 0);
+        CHECK_MSG(l.overlap == (standin.card->major >= 9), "%s: launched late", name.c_str());
+        check_grid(standin.launches[i - 1], kv_heads * stream_slices(p), batch, 1, "k_query_parts");
+        CHECK(q.q == x.a.q.data && q.q_type == (int)x.a.q.dtype && q.q_index == p.q_index
+              && q.q_parts == p.q_parts && q.part_shift == p.part_shift && q.slice_heads == p.slice_heads
+              && q.q_slices == p.q_slices && q.q_slots == p.q_slots && q.q_unscale == p.q_unscale
+              && p.q_slices == stream_slices(p));
+        CHECK(p.q == p.q_slots && p.vector_q && p.q_stride[3] == 2 && p.q_stride[2] == 2 * d
+              && p.q_stride[1] == 0 && p.q_stride[0] == kv_heads * p.q_slices * 16 * d
+              && p.q_type == (x.a.k.dtype == SANTA_BF16 ? SANTA_BF16 : SANTA_F16));
+        check_parts({{"slots of q", p.q_slots, (uint64_t)(items * 16 * d), 16},
+                     {"its scales", p.q_unscale, (uint64_t)(items * 4), 4}}, workspace, bytes, name);
+        p.q = q.q;
+        p.q_type = q.q_type;
+        p.vector_q = q.vector_q;
+        memcpy(p.q_stride, q.q_stride, sizeof p.q_stride);
+        memcpy(l.parameters.data(), (const void *)&p, sizeof p);
+        l.overlap = p.is_short && !x.asked && standin.card->major >= 9;
+        others.push_back(l);
+    }
+    standin.launches = others;
+}
+
 /* ---------------------------------------------------------------------------------- calls */
 
 /* Check, workspace query and call of a problem on the card that is set. Returns santa_check's status. */
@@ -1269,7 +1330,9 @@ static santa_status run(const problem &x, size_t shift = 0) {
         CHECK_INT(standin.calls, PATIENCE);
         return s;
     }
-    if (CHECK_STATUS(got, SANTA_OK)) check_launches(x, workspace, bytes);
+    if (!CHECK_STATUS(got, SANTA_OK)) return s;
+    check_query_parts(x, workspace, bytes);
+    check_launches(x, workspace, bytes);
     return s;
 }
 
@@ -1953,6 +2016,14 @@ static void every_kernel(void) {
                                     standin.card = card;
                                     CHECK_STATUS(run(x), SANTA_OK);
                                 }
+    for (santa_method m : {SANTA_DENSE, SANTA_PROP})
+        for (int64_t group : {1, 2, 4, 5, 9}) {
+            problem x = make({2, 1, 2 * group, 2, 300, 64, 64, 0, SANTA_BF16, NHD}, m);
+            x.a.q.dtype = SANTA_F32;
+            CHECK_STATUS(run(x), SANTA_OK);
+            x.a.k_scales = {address(R_K_SCALES), {2, 300, 2, 1}, {600, 2, 1, 1}, SANTA_F32, SANTA_CUDA};
+            CHECK_STATUS(run(x), SANTA_OK);
+        }
     for (santa_method m : {SANTA_DENSE, SANTA_SYS}) {
         problem x = make({1, 1, 4, 1, 300, 64, 64, 0, SANTA_BF16, NHD}, m);
         x.a.window = 100;

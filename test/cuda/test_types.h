@@ -1,0 +1,136 @@
+/* Types of q, K and V on the GPU, and what is done to scores of each; a part of test_cuda.cu. */
+
+/* out and lse against float64, closer than rounding to half of q's bits would bring them. */
+static void check_close(problem &p, const char *what, double most) {
+    result r;
+    if (!run_on_gpu(p, options(SANTA_DENSE, 0), &r)) return;
+    const ref_spec &s = p.spec;
+    std::vector<double> want((size_t)s.head_dim_v);
+    double off = 0.0, norm = 0.0, off_lse = 0.0;
+    for (int64_t b = 0; b < s.batch; b++)
+        for (int64_t i = 0; i < s.q_len; i++)
+            for (int64_t h = 0; h < s.heads; h++) {
+                const double lse = ref_dense(&p, b, i, h, want.data(), NULL);
+                for (int64_t c = 0; c < s.head_dim_v; c++) {
+                    const double x = want[(size_t)c], d = ref_get(&r.out, b, i, h, c) - x;
+                    off += d * d;
+                    norm += x * x;
+                }
+                const size_t row = (size_t)((b * s.q_len + i) * s.heads + h);
+                off_lse = std::max(off_lse, fabs((double)r.lse[row] - lse));
+            }
+    CHECK_MSG(sqrt(off) <= most * sqrt(norm) && off_lse <= most,
+              "%s, types %d%d, group %lld, dim %lld, page %lld: out is %.3g off, lse %.3g", what,
+              (int)s.q_type, (int)s.k_type, (long long)(s.heads / s.kv_heads), (long long)s.head_dim,
+              (long long)s.page_size, sqrt(off / norm), off_lse);
+}
+
+/* A q that K's type cannot hold comes in parts. */
+static void query_parts(void) {
+    NEED_DEVICE();
+    for (santa_dtype k : {SANTA_F16, SANTA_BF16, SANTA_E4M3, SANTA_E5M2})
+        for (santa_dtype q : {SANTA_F32, SANTA_F16, SANTA_BF16})
+            for (int64_t group : {1, 2, 3, 4, 5, 8, 9, 16})
+                for (int how = 0; how < 4; how++) {
+                    if (q == k || (test_quick && (group + how + (int)q) % 3)) continue;
+                    ref_spec s = spec16(2 * group, 2, test_quick ? 200 : 1500,
+                                        how == 0 ? 64 : how == 1 ? 128 : how == 2 ? 256 : 112, k);
+                    s.q_type = q;
+                    s.page_size = how == 1 ? 16 : how == 3 ? 12 : 0;
+                    s.q_len = how == 2 ? 2 : 1;
+                    s.window = how == 3 ? 150 : 0;
+                    s.sinks = how == 0;
+                    problem p(s);
+                    /* numbers of 8 bits are rounded with q at 2^-11 of its largest, those of bf16 at 2^-17 */
+                    check_close(p, "q in parts", q == SANTA_F32 && k != SANTA_BF16 ? 1e-5 : 4e-5);
+                    totals t = {0, 0, 0};
+                    for (santa_method m : {SANTA_PROP, SANTA_TOP_K, SANTA_FLASH}) compare(p, options(m, 64), &t);
+                    check_totals(t, "q in parts");
+                }
+}
+
+/* Each head by itself: a q out of f16's range on either side, and one that is no number. */
+static void query_ranges(void) {
+    NEED_DEVICE();
+    for (santa_dtype k : {SANTA_F16, SANTA_BF16, SANTA_E4M3, SANTA_E5M2})
+        for (int64_t group : {1, 2, 4, 7})
+            for (double factor : {1e30, 1e5, 1e-5, 1e-30, 1e-42}) {
+                ref_spec s = spec16(2 * group, 2, 150, 64, k);
+                s.q_type = SANTA_F32;
+                problem p(s);
+                for (int64_t h = 0; h < 2 * group; h++)
+                    for (int64_t f = 0; f < 64; f++)
+                        ref_set(&p.a.q, 0, 0, h, f, factor * ref_get(&p.a.q, 0, 0, h, f));
+                p.a.sm_scale = (float)(0.125 / std::max(factor, 1e-30));
+                result r, x;
+                if (!run_on_gpu(p, options(SANTA_DENSE, 0), &r)) return;
+                int64_t wrong = 0;
+                for (int64_t h = 0; h < 2 * group; h++) wrong += r.nans(0, 0, h) != 0;
+                santa_stats stats;
+                const santa_options o = options(SANTA_DENSE, 0);
+                if (!ref_run(&p, &o, &stats)) return;
+                for (int64_t h = 0; h < 2 * group; h++)
+                    wrong += !(fabs((double)r.lse[(size_t)h] - (double)p.lse[h]) < 1e-3);
+                CHECK_MSG(wrong == 0, "K %d, group %lld, q times %g: %lld heads are wrong", (int)k,
+                          (long long)group, factor, (long long)wrong);
+                if (group < 2) continue;
+                /* one head's q */
+                for (double bad : {(double)NAN, (double)INFINITY}) {
+                    ref_set(&p.a.q, 0, 0, 1, 3, bad);
+                    if (!run_on_gpu(p, options(SANTA_DENSE, 0), &x)) return;
+                    CHECK_INT(x.nans(0, 0, 1), 65);
+                    for (int64_t h = 0; h < 2 * group; h++)
+                        if (h != 1) CHECK(x.same_row(0, 0, h, r, 0));
+                }
+            }
+}
+
+/* Soft cap and ALiBi in the kernels that are tuned. */
+static void scores_with_extras(void) {
+    NEED_DEVICE();
+    for (santa_dtype k : {SANTA_BF16, SANTA_F16, SANTA_E4M3, SANTA_E5M2})
+        for (santa_dtype q : {SANTA_BF16, SANTA_F32})
+            for (int64_t group : {1, 4, 9})
+                for (int extra = 1; extra < 4; extra++) {
+                    if (test_quick && (group + extra + (int)k) % 2) continue;
+                    ref_spec s = spec16(2 * group, 2, test_quick ? 200 : 1500,
+                                        extra == 1 ? 64 : extra == 2 ? 128 : 256, k);
+                    s.q_type = q;
+                    s.gain = 6.0;
+                    s.q_len = extra;
+                    s.causal = 1;
+                    if (extra & 1) s.soft_cap = extra == 3 ? 50.0f : 3.0f;
+                    if (extra & 2) s.alibi = 1;
+                    s.page_size = extra == 2 ? 16 : 0;
+                    problem p(s);
+                    check_close(p, "soft cap and ALiBi", k == q || q == SANTA_F32 ? 6e-5 : 2e-3);
+                    totals t = {0, 0, 0};
+                    for (santa_method m : {SANTA_PROP, SANTA_TOP_K}) compare(p, options(m, 64), &t);
+                    check_totals(t, "soft cap and ALiBi");
+                }
+}
+
+/* e5m2 has infinities: a key of them has no weight, or makes NaN. */
+static void e5m2_infinities(void) {
+    NEED_DEVICE();
+    for (santa_dtype q : {SANTA_F32, SANTA_BF16}) {
+        ref_spec s = spec16(8, 2, 200, 64, SANTA_E5M2);
+        s.q_type = q;
+        problem p(s);
+        for (int64_t h = 0; h < 8; h++) ref_set(&p.a.q, 0, 0, h, 5, h % 4 == 3 ? -1.0 : 1.0);
+        ref_set(&p.a.k, 0, 70, 0, 5, -(double)INFINITY);
+        ref_set(&p.a.v, 0, 71, 1, 5, (double)INFINITY);
+        result r;
+        if (!run_on_gpu(p, options(SANTA_DENSE, 0), &r)) return;
+        for (int64_t h = 0; h < 8; h++) {
+            CHECK_INT(r.nans(0, 0, h), h == 3 ? 65 : h < 4 ? 0 : r.nans(0, 0, h));
+            if (h >= 4) CHECK(!(fabs(ref_get(&r.out, 0, 0, h, 5)) < INFINITY));
+        }
+    }
+}
+
+static const test_case type_cases[] = {
+    {"query_parts", query_parts}, {"query_ranges", query_ranges}, {"scores_with_extras", scores_with_extras},
+    {"e5m2_infinities", e5m2_infinities},
+    {0, 0}
+};
