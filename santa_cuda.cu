@@ -411,14 +411,15 @@ struct params {
     list_range *first_ranges;                       /* of k_first_ranges: [batch, kv_heads] */
     int list_early;                                 /* the ranges of a list are known before it is */
     row_scales k_scales, v_scales;                  /* data NULL: none */
-    /* A q that is no number of the tensor cores, in parts that are, see k_query_parts: how many, 0: there are
-       none; slots of a part, 1 << part_shift. For k_scores and k_dense they are q then. special: scores
-       are more than a product and a factor. */
+    /* A q that is no number of the tensor cores, in parts that are, see k_query_parts: how many, 0:
+       there are none; slots of a part, 1 << part_shift. For k_scores and k_dense they are q then.
+       special: scores are more than e4m3's or 16-bit products and a factor. */
     int q_parts, part_shift, q_slices, special;
     int slice_heads;                                /* PASS_HEADS; with parts there may be fewer */
     float *q_unscale;                               /* [batch, kv_heads, q_slices] */
     char *q_slots;                                  /* [batch, kv_heads, q_slices, PASS_HEADS, d] */
     float block_scale;                              /* scale, or 1 where finish_products had it */
+    int q_sets;                                     /* k_dense_blocks: eights of slots */
 };
 
 
@@ -481,6 +482,19 @@ constexpr int plain_bytes(int slots, int query_pitch) {
 static_assert(plain_bytes(2, 0) <= LEAST_SHARED, "the ring of k_dense_plain does not fit on every card");
 static_assert(DENSE_WARPS * sizeof(warp_sums<PASS_HEADS, 2 * PLAIN_NUMBERS>)
                   <= DENSE_WARPS * 2 * PLAIN_ROWS * PLAIN_NUMBERS * 4, "nor do its sums");
+
+/* k_dense_blocks: rows of up to 128 numbers in rings, where at the end the warps' sums lie; q's digits,
+   see k_query_digits, and what their sums are multiplied with. Rows are a multiple of 32 banks and four
+   apart. */
+enum { BLOCK_WORDS = 36, BLOCK_STEPS = 5, BLOCK_DIM = 128, MOST_DIGITS = 3 };
+struct alignas(16) blocks_memory {
+    unsigned ring[SCORE_WARPS][BLOCK_STEPS][16 * BLOCK_WORDS];
+    uint2 q[MOST_DIGITS][BLOCK_DIM / 32][32];
+    float unit[PASS_HEADS];
+};
+static_assert(sizeof(blocks_memory) <= (size_t)LEAST_SHARED, "k_dense_blocks does not fit on every card");
+static_assert(SCORE_WARPS * sizeof(warp_sums<PASS_HEADS, BLOCK_DIM>) <= sizeof(blocks_memory::ring),
+              "nor do its sums");
 
 /* k_gather draws by a Pick: which block each draw falls in, and the weight of its row. A Pick
    holds what it keeps in registers, its `memory` what it keeps in shared memory; see
@@ -876,6 +890,8 @@ void k_dense_plain(const params p) {
 template <typename K, int C, bool PAGED, bool PAIRS> void k_dense(const params) {
     standin_kernel(SCORE_WARPS * 32, 0, dense_memory<K, C>::BYTES);
 }
+void k_query_digits(const params) { standin_kernel(SCORE_WARPS * 32, 0, 0); }
+void k_dense_blocks(const params) { standin_kernel(SCORE_WARPS * 32, 0, sizeof(blocks_memory)); }
 void k_combine(const params) { standin_kernel(512, sizeof(combine_memory), 0); }
 void k_prefill(const params p) {
     standin_kernel(TILE_THREADS, sizeof(screened), (size_t)prefill_bytes(p.d, p.one_tile));
@@ -1060,6 +1076,13 @@ __device__ __forceinline__ void copy_some_or_zero(void *to, const char *from, in
         asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 4, %2;"
                      :: "r"(dst), "l"(from), "r"(have ? 4 : 0) : "memory");
 }
+__device__ __forceinline__ void copy_some(void *to, const char *from, bool eight) {
+    const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
+    if (eight)
+        asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 8;" :: "r"(dst), "l"(from) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 4;" :: "r"(dst), "l"(from) : "memory");
+}
 /* Waits for all of so many threads, whole warps; id from 1 to 15. */
 __device__ __forceinline__ void barrier_among(int id, int threads) {
     asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory");
@@ -1107,6 +1130,19 @@ __device__ __forceinline__ void mma_centre(int *c, unsigned a0, unsigned a2, uns
                  "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
                  : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
                  : "r"(a0), "r"(0), "r"(a2), "r"(0), "r"(b0), "r"(b1));
+}
+/* The same with a left side of 16 rows; sums begin at `first`. */
+__device__ __forceinline__ void mma_bytes(int *c, const unsigned (&a)[4], uint2 b, int first) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+                 "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%10,%10,%10,%10};"
+                 : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y), "r"(first));
+}
+/* Sums of two pairs of bf16. */
+__device__ __forceinline__ unsigned add_pairs(unsigned a, unsigned b) {
+    unsigned y;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(0x3f803f80u), "r"(b));
+    return y;
 }
 /* Four matrices of 8 rows of 16 bytes: lane 8 i + r has row r of matrix i at `at`, and gets word c
    of row r of each. */
@@ -1556,7 +1592,7 @@ template <typename K, typename F> __device__ __forceinline__ void with_type(cons
     else f(__nv_bfloat16());
 }
 
-/* The same in k_scores and k_dense, where numbers of 8 bits may be e5m2. They become f16. */
+/* The same in k_dense, where numbers of 8 bits may be e5m2. They become f16. */
 struct from_e5m2 { };
 template <typename T> struct product_of { typedef T type; };
 template <> struct product_of<from_e5m2> { typedef __half type; };
@@ -2015,6 +2051,29 @@ __device__ __forceinline__ void finish_products(const params &p, float unscale, 
     }
 }
 
+/* Where finish_products has not had it. */
+__device__ __forceinline__ float rest_of_scale(const params &p, float unscale) {
+    return p.block_scale == p.scale ? unscale : 1.0f;
+}
+/* The same of a lane's 8 keys, which move down. */
+__device__ __forceinline__ void finish_block(const params &p, float unscale, int head, int heads, int block,
+                                             int position, float s[2][8]) {
+    if (__builtin_expect(!p.special, 1)) return;
+#pragma unroll 1
+    for (int i = 0; i < 4; i++) {
+        float y[2][2] = { { s[0][0], s[0][1] }, { s[1][0], s[1][1] } };
+        finish_products(p, unscale, head, heads, block * BLOCK + 8 * ((threadIdx.x & 31) >> 2) + 2 * i,
+                        position, y);
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+#pragma unroll
+            for (int k = 0; k < 6; k++) s[e][k] = s[e][k + 2];
+            s[e][6] = y[e][0];
+            s[e][7] = y[e][1];
+        }
+    }
+}
+
 /* Scale, extras and mask, in base 2 (s * log2 e); returns the block's maximum per head over the
    warp's 64 keys. */
 template <bool EXTRA>
@@ -2174,9 +2233,10 @@ __device__ __forceinline__ void zero_arrivals(const params &p) {
     for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < p.arrivals; i += step) p.arrived[i] = 0;
 }
 
-/* A q in p.q_parts numbers of the type that tensor cores multiply K as, for k_scores and k_dense: together
-   they are f32 but for a bit or two. Slots that a group leaves empty have them: slot n is part n >> part_shift
-   of head n % (1 << part_shift). A power of two of all heads of a slice keeps f16 in range.
+/* A q in p.q_parts numbers of the type that tensor cores multiply K as, for k_scores and k_dense. Slots
+   that a group leaves empty have them: slot n is part n >> part_shift of head n % (1 << part_shift).
+   Two of f16 are f32 but for two bits, two of bf16 have 16 bits, three are exact. A power of two for
+   all heads of a slice keeps f16 in range.
    Grid: (KV head x slice, batch), 8 warps. Reads q, writes 8 rows. Bound by latency; those kernels
    come beside it. Barrier: for the maximum. */
 __global__ void __launch_bounds__(SCORE_WARPS * 32) k_query_parts(const __grid_constant__ params p) {
@@ -2226,23 +2286,25 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_query_parts(const __grid_c
     }
 }
 
-/* K for tensor cores that k_scores does not take: soft cap, ALiBi, scales of rows, and a q that K's type
-   cannot hold, in two parts: twice the flops. Grid: p.work / 8 CTAs of 8 warps. No shared memory and no
-   barrier; bound by latency. */
+/* K for tensor cores that k_scores does not take: where its rows have scales. Grid: p.work / 8 CTAs of 8
+   warps. No shared memory and no barrier; bound by latency. */
 __global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_cores(const __grid_constant__ params p) {
     int b, kv, slice, block, begin, end, position;
     zero_arrivals(p);
+    if (p.q_parts && is_first_cta()) wait_for_previous();             /* see launch_short */
     if (locate(p, blockIdx.x * SCORE_WARPS + (unsigned)this_warp(), b, kv, slice, block)) {
         key_range(p, b, begin, end, position);
         if (block * BLOCK < end && (block + 1) * BLOCK > begin) {
-            const int head = kv * p.group + slice * PASS_HEADS,
-                      heads = min(p.group - slice * PASS_HEADS, (int)PASS_HEADS);
-            query<on_cores, PLAIN_CHUNKS, true> q;
+            const int head = kv * p.group + slice * p.slice_heads,
+                      heads = min(p.group - slice * p.slice_heads, p.slice_heads);
+            query<on_cores, PLAIN_CHUNKS, false> q;
             float s[2][8], m[2];
-            load_query(p, b, head, heads, q);
+            load_slots(p, b, kv, slice, head, heads, q);
             bool bad = block_dots(p, q, b, kv, block, begin, end, s);
             scale_keys(p, b, kv, block, begin, end, s);
-            block_finish<true>(p, q.unscale, head, heads, block, begin, end, position, bad, s, m);
+            finish_block(p, q.unscale, head, heads, block, position, s);
+            block_finish<false>(p, rest_of_scale(p, q.unscale), head, heads, block, begin, end, position,
+                                bad, s, m);
             write_block(p, b, kv, slice, block, heads,
                         p.stash_type == SANTA_STASH_U8 ? row_key<1>(p, b) : 0, s, m);
         }
@@ -2820,6 +2882,11 @@ template <bool PAGED> __device__ __forceinline__ bool bad_pages(const params &p,
     return bad;
 }
 
+/* The same where a cache may have pages or not. */
+__device__ __forceinline__ bool bad_rows(const params &p, const cursor &x) {
+    return p.table && bad_pages<true>(p, x);
+}
+
 /* Scores of 16 keys from a slot of the ring: s[..][6], s[..][7]; those before move down. */
 template <typename K, int C>
 __device__ __forceinline__ void step_dots(const params &p, const query<K, C, false> &q, const uint4 *slot,
@@ -2827,7 +2894,7 @@ __device__ __forceinline__ void step_dots(const params &p, const query<K, C, fal
     enum { PIECES = ring<K, C>::LOADS / 2 };
     const int lane = threadIdx.x & 31;
     float acc[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
-    with_numbers<K>(p, [&](auto type) {
+    with_type<K>(p, [&](auto type) {
 #pragma unroll
         for (int k = 0; k < PIECES; k++) {
             const uint4 a = slot[k * 32 + lane], d = slot[(PIECES + k) * 32 + lane];
@@ -2915,21 +2982,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
         }
         float s[2][8], m[2];
         stream_dots<C == 8 ? 1 : 4, K, C>(p, q, mine, slot, advance, s);
-        if (__builtin_expect(p.special, 0))
-#pragma unroll 1
-            for (int i = 0; i < 4; i++) {           /* scores move down */
-                float y[2][2] = { { s[0][0], s[0][1] }, { s[1][0], s[1][1] } };
-                finish_products(p, q.unscale, head, heads,
-                                x.block * BLOCK + 8 * ((threadIdx.x & 31) >> 2) + 2 * i, x.position, y);
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-#pragma unroll
-                    for (int k = 0; k < 6; k++) s[e][k] = s[e][k + 2];
-                    s[e][6] = y[e][0];
-                    s[e][7] = y[e][1];
-                }
-            }
-        block_finish<false>(p, p.block_scale == p.scale ? q.unscale : 1.0f, head, heads, x.block, x.begin, x.end,
+        finish_block(p, q.unscale, head, heads, x.block, x.position, s);
+        block_finish<false>(p, rest_of_scale(p, q.unscale), head, heads, x.block, x.begin, x.end,
                             x.position, bad_pages<PAGED>(p, x), s, m);
         write_block(p, x.b, x.kv, x.slice, x.block, heads, key, s, m);
         x.w += SCORE_WARPS;
@@ -4030,18 +4084,20 @@ __device__ __forceinline__ void copy_rows(const params &p, const cursor &x, cons
 }
 
 /* Scores of the keys of such rows, which are the lane's own: heads 2 c + e of keys 8 r + 2 i + h. */
-template <typename K, int C>
+template <typename K, int C, bool E5M2>
 __device__ __forceinline__ void row_dots(const params &p, const query<K, C, false> &q, const uint4 *slot,
                                          float y[2][2]) {
     enum { LANES = 2 * ring<K, C>::LOADS };
     const int lane = threadIdx.x & 31, r = lane >> 2, at = (lane & 3) ^ row_piece<LANES>(r);
     const uint4 *const from = slot + r * LANES;
     float sums[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
-    with_numbers<K>(p, [&](auto type) {
+    const auto dots = [&](auto type) {
 #pragma unroll
         for (int k = 0; k < LANES / 4; k++)
             piece_dots<decltype(type)>(q, from[at ^ 4 * k], from[8 * LANES + (at ^ 4 * k)], k, sums);
-    });
+    };
+    if constexpr (E5M2) with_numbers<K>(p, dots);
+    else with_type<K>(p, dots);
 #pragma unroll
     for (int i = 0; i < 4; i++) y[i & 1][i / 2] = sums[i];
 }
@@ -4185,16 +4241,18 @@ k_dense(const __grid_constant__ params p) {
             const uint4 *const rows = mine + slot * LOADS * 32;
             if (++slot == STEPS) slot = 0;
             if (i < 4) {
-                row_dots<K, C>(p, q, rows, y);
-                if (__builtin_expect(p.special, 0))
+                if (!eight_bits<K>) row_dots<K, C, false>(p, q, rows, y);
+                if (__builtin_expect(p.special, 0)) {
+                    if (eight_bits<K>) row_dots<K, C, true>(p, q, rows, y);
                     finish_products(p, q.unscale, head, heads, x.block * BLOCK + 8 * r + 2 * i, x.position,
                                     y);
+                } else if (eight_bits<K>) row_dots<K, C, false>(p, q, rows, y);     /* one question */
 #pragma unroll
                 for (int k = 0; k < 8; k++)
 #pragma unroll
                     for (int e = 0; e < 2; e++) s[e][k] = k / 2 == i || quarters ? y[e][k & 1] : s[e][k];
                 if (i < 3 && !quarters) continue;
-                block_finish<false>(p, p.block_scale == p.scale ? q.unscale : 1.0f, head, heads, x.block, x.begin, x.end,
+                block_finish<false>(p, rest_of_scale(p, q.unscale), head, heads, x.block, x.begin, x.end,
                                     x.position, bad_pages<PAGED>(p, x), s, m);
                 float keep[2];
                 bool scaled = false;
@@ -4247,6 +4305,330 @@ k_dense(const __grid_constant__ params p) {
         if (top[e] >= MASK_LIMIT) top[e] -= WEIGHT_BITS;
     write_split<RINGS>(p, merge, top, den, b, head, heads, (int)place, 0,
                        (int)threadIdx.x - half * 32 * RINGS);
+}
+
+/* K and V of q8_0 and q4_0: q's numbers are three digits of 8 bits, so that K's meet them as they are.
+   A block's sums, whole numbers, are multiplied with its scale. */
+
+/* q as digits, for the slots of tensor cores: digit i of head h is in slot i << part_shift | h, the
+   highest digit first; slots lie as a lane multiplies them. A head with a number that is not finite has
+   NaN as its unit.
+   Grid: (KV head x slice, batch), a warp has a slot of each set. Reads q, writes q_sets * 8 * d bytes. */
+__global__ void __launch_bounds__(SCORE_WARPS * 32) k_query_digits(const __grid_constant__ params p) {
+    const int lane = threadIdx.x & 31, warp = this_warp(), b = blockIdx.y;
+    const int kv = (int)blockIdx.x / p.q_slices, slice = (int)blockIdx.x - kv * p.q_slices,
+              heads = min(p.group - slice * PASS_HEADS, (int)PASS_HEADS);
+    const int own = warp & ((1 << p.part_shift) - 1), part = warp >> p.part_shift;
+    const char *const row = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
+                          + (kv * p.group + slice * PASS_HEADS + min(own, heads - 1)) * p.q_stride[2];
+    launch_dependents();
+    float m = 0.0f;
+#pragma unroll 1
+    for (int f = lane; f < p.d; f += 32)
+        m = max_or_nan(m, fabsf(load_one(p.q_type, row, f, p.q_stride[3])));
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) m = max_or_nan(m, __shfl_xor_sync(FULL, m, o));
+    /* the largest is 2^21 or more and below 2^22 */
+    const int above = max((int)(__float_as_uint(m) >> 23), 22), down = above - 127 - 21;
+    const float up = __uint_as_float((unsigned)(127 - down) << 23), unit = m <= FLT_MAX ? 1.0f / up : NAN;
+    const i64 item = b * p.kv_heads * p.q_slices + blockIdx.x;
+    const float first = p.q_sets == 1 ? 65536.0f : 1.0f;
+    if (lane == 0)
+        p.q_unscale[item * PASS_HEADS + warp]
+            = unit * first * __uint_as_float((unsigned)(127 - 8 * part) << 23)
+            * (p.k_type == SANTA_Q4_0 ? 1.0f / 16.0f : 1.0f);     /* see upper_halves */
+    signed char *const out = (signed char *)p.q_slots + item * p.q_sets * PASS_HEADS * BLOCK_DIM;
+#pragma unroll 1
+    for (int f = lane; f < p.d; f += 32) {
+        const bool have = m <= FLT_MAX && own < heads;
+        int x = have ? __float2int_rn(up * load_one(p.q_type, row, f, p.q_stride[3])) : 0, digit[3];
+        digit[2] = (signed char)x;
+        x = (x - digit[2]) >> 8;
+        digit[1] = (signed char)x;
+        digit[0] = (x - digit[1]) >> 8;
+        /* lane r, c has numbers 4 c to 4 c + 3 of slot r in one word, those 16 further on in the other */
+        const int to = ((f / 32 * 32 + 4 * warp + (f / 4 & 3)) * 2 + (f / 16 & 1)) * 4 + (f & 3);
+#pragma unroll 1
+        for (int set = 0; set < p.q_sets; set++) {
+            const int i = (set * PASS_HEADS >> p.part_shift) + part;
+            const int y = i == 0 ? digit[0] : i == 1 ? digit[1] : i == 2 ? digit[2] : 0;
+            out[set * PASS_HEADS * BLOCK_DIM + to] = (signed char)y;
+        }
+    }
+}
+
+/* 16 rows of blocks on their way to slot, those of copy_rows; rows come by pieces of 1 << staged bytes. */
+__device__ __forceinline__ void copy_blocks(const params &p, const cursor &x, bool of_v, int i,
+                                            unsigned *slot) {
+    const int lane = threadIdx.x & 31, staged = of_v ? p.staged_v : p.staged_k,
+              pieces = plain_bytes_of(p, of_v, of_v ? p.dv : p.d) >> staged;
+    const i64 *const stride = of_v ? p.v_stride : p.k_stride;
+    const char *const data = (of_v ? p.v : p.k) + x.kv * stride[2];
+    const auto copy = [&](char *to, const char *from) { copy_some(to, from, staged == 3); };
+    const int first = x.block * BLOCK + 2 * i;
+    const auto key = [&](int m) { return min(max(first + 8 * (m & 7) + (m >> 3), x.begin), x.end - 1); };
+    const auto to = [&](int m, int piece) { return (char *)(slot + m * BLOCK_WORDS) + (piece << staged); };
+    int from = 0;
+    if (agreed(!p.table && x.block * BLOCK >= x.begin && (x.block + 1) * BLOCK <= x.end)) {
+        const i64 pitch = stride[1];
+        const char *const base = data + x.b * stride[0] + (i64)first * pitch;
+#pragma unroll 1
+        for (; pieces - from > 2; from += 16) {     /* 16 lanes to a row */
+            const int piece = from + (lane & 15);
+            const char *row = base + 8 * (lane >> 4) * pitch + (piece << staged);
+            if (piece < pieces)
+#pragma unroll
+                for (int n = 0; n < 8; n++)
+                    copy(to(2 * n + (lane >> 4), piece), row + (16 * (n & 3) + (n >> 2)) * pitch);
+        }
+        const int left = pieces - from, m = left > 1 ? lane >> 1 : lane;
+        if (left > 0 && m < 16) {
+            const int piece = from + (left > 1 ? lane & 1 : 0);
+            copy(to(m, piece), base + (8 * (m & 7) + (m >> 3)) * pitch + (piece << staged));
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int m = 0; m < 16; m++) {
+        const i64 row = row_offset(p, stride, x.b, key(m));
+#pragma unroll 1
+        for (int piece = lane; piece < pieces; piece += 32)
+            copy(to(m, piece), data + (row == NO_ROW ? 0 : row) + (piece << staged));
+    }
+}
+
+/* Word k of the numbers of block n of a row; blocks of 2 * HALF bytes begin at any even byte. */
+template <int HALF> __device__ __forceinline__ unsigned block_word(const unsigned *row, int n, int k) {
+    const unsigned *const at = row + HALF * (n / 2) + k;
+    return n & 1 ? at[HALF / 2 + 1] : __byte_perm(at[0], at[1], 0x5432);
+}
+template <int HALF> __device__ __forceinline__ float block_unit(const unsigned *row, int n) {
+    return __half2float(((const __half *)row)[HALF * n]);
+}
+enum { Q8_HALF = 17, Q4_HALF = 9 };
+/* Halves of bytes, less 8, as the upper ones of signed bytes. */
+__device__ __forceinline__ unsigned upper_halves(unsigned x) { return (x & 0xf0f0f0f0u) ^ 0x80808080u; }
+
+/* Scores of 16 keys, as row_dots has them, in q's digits. Sums of tensor cores begin at an integer whose
+   bits are the float 1.5 * 2^23, so that they are floats. */
+template <int HALF>
+__device__ __forceinline__ void block_dots_of(const params &p, const blocks_memory &shared,
+                                              const unsigned *slot, float y[2][2]) {
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
+    const float zero = 12582912.0f, next = p.part_shift == 3 ? 256.0f : 65536.0f;
+    const unsigned *const row[2] = { slot + r * BLOCK_WORDS, slot + (r + 8) * BLOCK_WORDS };
+    float total[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+#pragma unroll
+    for (int pair = 0; pair < BLOCK_DIM / 64; pair++) {
+        if (64 * pair >= p.d) break;
+#pragma unroll
+        for (int n = 2 * pair; n < 2 * pair + 2; n++) {
+            unsigned a[4];
+            float unit[2], x[4];
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                unit[h] = block_unit<HALF>(row[h], n);
+                const unsigned w = block_word<HALF>(row[h], n, c);
+                if (HALF == Q8_HALF) {
+                    a[h] = w;
+                    a[2 + h] = block_word<HALF>(row[h], n, 4 + c);
+                } else {
+                    a[h] = upper_halves(w << 4);
+                    a[2 + h] = upper_halves(w);
+                }
+            }
+            int sums[4];
+            mma_bytes(sums, a, shared.q[0][n][lane], __float_as_int(zero));
+#pragma unroll
+            for (int i = 0; i < 4; i++) x[i] = __int_as_float(sums[i]) - zero;
+#pragma unroll 1
+            for (int set = 1; set < p.q_sets; set++) {
+                mma_bytes(sums, a, shared.q[set][n][lane], __float_as_int(zero));
+#pragma unroll
+                for (int i = 0; i < 4; i++) x[i] = fmaf(x[i], next, __int_as_float(sums[i]) - zero);
+            }
+#pragma unroll
+            for (int i = 0; i < 4; i++) total[i] = fmaf(unit[i / 2], x[i], total[i]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) y[i & 1][i / 2] = total[i] * shared.unit[2 * c + (i & 1)];
+}
+
+/* Adds V's rows in slot times weights, as add_values does. Bytes are exact in bf16; a block's scale is the
+   weights'. A lane's sums are of columns 32 n + 4 r + 2 t + k / 2 in acc[2 n + t][k]. */
+template <int HALF>
+__device__ __forceinline__ void add_blocks(const params &p, const unsigned *slot, const float y[2][2],
+                                           float (&acc)[BLOCK_DIM / 16][4]) {
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
+    float weight[4];                                /* of slot r and rows 2 c, 2 c + 1, 2 c + 8, 2 c + 9 */
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const unsigned a = __float_as_uint(y[0][h]), d = __float_as_uint(y[1][h]);
+        const unsigned high = transpose(__byte_perm(a, d, 0x7632)),
+                       low = transpose(__byte_perm(a, d, 0x5410));
+        weight[2 * h] = __uint_as_float(__byte_perm(low, high, 0x5410));
+        weight[2 * h + 1] = __uint_as_float(__byte_perm(low, high, 0x7632));
+    }
+    const unsigned *row[4];
+#pragma unroll
+    for (int m = 0; m < 4; m++) row[m] = slot + (2 * c + (m & 1) + 8 * (m >> 1)) * BLOCK_WORDS;
+#pragma unroll
+    for (int pair = 0; pair < BLOCK_DIM / 64; pair++) {
+        if (64 * pair >= p.dv) break;
+#pragma unroll
+        for (int n = 2 * pair; n < 2 * pair + 2; n++) {
+            unsigned x[4], hi[2], lo[2];
+            float w[4];
+#pragma unroll
+            for (int m = 0; m < 4; m++) {
+                w[m] = weight[m] * block_unit<HALF>(row[m], n);
+                if (HALF == Q8_HALF) x[m] = block_word<HALF>(row[m], n, r);
+                else x[m] = upper_halves(block_word<HALF>(row[m], n, r & 3) << (r < 4 ? 4 : 0));
+            }
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                hi[h] = pack_pair<__nv_bfloat16>(w[2 * h], w[2 * h + 1]);
+                lo[h] = pack_pair<__nv_bfloat16>(w[2 * h] - __uint_as_float(hi[h] << 16),
+                                                 w[2 * h + 1] - __uint_as_float(hi[h] & 0xffff0000u));
+            }
+#pragma unroll
+            for (int t = 0; t < 2; t++) {
+                unsigned a[4];
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+                    const unsigned at = 2u * (unsigned)t + (k & 1u),
+                                   u = __byte_perm(x[k & 2], x[(k & 2) + 1], 0x4400u + at * 0x1111u);
+                    /* 128 and the lower bits, less 128 or 256 */
+                    a[k] = add_pairs((u & 0x007f007fu) | 0x43004300u, (u & 0x00800080u) | 0xc300c300u);
+                }
+                mma(acc[2 * n + t], a[0], a[1], a[2], a[3], hi[0], hi[1], __nv_bfloat16());
+                mma(acc[2 * n + t], a[0], a[1], a[2], a[3], lo[0], lo[1], __nv_bfloat16());
+            }
+        }
+    }
+}
+
+/* k_dense for K and V of q8_0 and q4_0, with pages or without; see there.
+   Grid: (split, KV head x slice of 8 heads, batch). Bound by instructions: q4_0 takes as long as q8_0.
+   Barriers: for q's digits; at the end all warps must be through with the ring, where their sums go
+   then; and for these, in write_split. */
+__global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_dense_blocks(const __grid_constant__ params p) {
+    enum { STEPS = BLOCK_STEPS, TILES = BLOCK_DIM / 16 };
+    DYNAMIC_SHARED(slots);
+    blocks_memory &shared = *(blocks_memory *)slots;
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3, warp = this_warp();
+    const int b = blockIdx.z, kv = (int)p.by_slices.quotient(blockIdx.y),
+              slice = (int)blockIdx.y - kv * p.slices;
+    const int head = kv * p.group + slice * PASS_HEADS,
+              heads = min(p.group - slice * PASS_HEADS, (int)PASS_HEADS);
+    unsigned (*const mine)[16 * BLOCK_WORDS] = shared.ring[warp];
+    cursor x;
+    key_range(p, b, x.begin, x.end, x.position);
+    x.b = b; x.kv = kv; x.slice = slice; x.valid = true; x.base = nullptr;
+    const row_splits splits = splits_of(p, x.begin, x.end);
+    if (is_first_cta()) wait_for_previous();        /* see launch_short */
+    if ((int)blockIdx.x >= splits.count) return;
+    const int split = splits.first + (int)blockIdx.x, blocks = (1 << splits.shift) / BLOCK;
+    const int first = max(split * blocks, x.begin / BLOCK);
+    const int last = min((split + 1) * blocks, (x.end + BLOCK - 1) / BLOCK);
+    launch_dependents();                            /* k_combine comes beside the last of these CTAs */
+    x.block = first + ((warp - first) & (SCORE_WARPS - 1));
+    int in_block = x.block, fill_slot = 0, slot = 0;
+    float top[2] = { MASKED, MASKED }, den[2] = { 0.0f, 0.0f }, s[2][8], m[2];
+    float acc[TILES][4];
+#pragma unroll
+    for (int i = 0; i < TILES; i++)
+#pragma unroll
+        for (int k = 0; k < 4; k++) acc[i][k] = 0.0f;
+    /* step % 8 of a block: four of K, four of V; one piece of code for all of them */
+#pragma unroll 1
+    for (int step = 1 - STEPS;; step++) {
+        const int fill = (step + STEPS - 1) & 7, i = step & 7;
+        __syncwarp();                               /* all have read what was there */
+        if (agreed(in_block < last)) {
+            cursor y = x;
+            y.block = in_block;
+            copy_blocks(p, y, fill >= 4, fill & 3, mine[fill_slot]);
+            if (fill == 7) in_block += SCORE_WARPS;
+        }
+        if (++fill_slot == STEPS) fill_slot = 0;
+        copy_commit();
+        if (step < 0) continue;
+        if (step == 0) {
+            wait_for_previous();                    /* k_query_digits */
+            const i64 item = (i64)(b * p.kv_heads + kv) * p.slices + slice;
+            const uint4 *const digits
+                = (const uint4 *)(p.q_slots + item * p.q_sets * PASS_HEADS * BLOCK_DIM);
+#pragma unroll 1
+            for (int k = threadIdx.x; k < p.q_sets * PASS_HEADS * BLOCK_DIM / 16; k += SCORE_WARPS * 32)
+                ((uint4 *)shared.q)[k] = digits[k];
+            if (threadIdx.x < PASS_HEADS)
+                shared.unit[threadIdx.x] = p.q_unscale[item * PASS_HEADS + threadIdx.x];
+            __syncthreads();
+        }
+        if (agreed(x.block >= last)) break;
+        copy_wait<STEPS - 1>();
+        __syncwarp();                               /* others' copies are there */
+        const unsigned *const rows = mine[slot];
+        if (++slot == STEPS) slot = 0;
+        float y[2][2];
+        if (i < 4) {
+            if (p.k_type == SANTA_Q8_0) block_dots_of<Q8_HALF>(p, shared, rows, y);
+            else block_dots_of<Q4_HALF>(p, shared, rows, y);
+            finish_products(p, 1.0f, head, heads, x.block * BLOCK + 8 * r + 2 * i, x.position, y);
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) s[e][k] = k / 2 == i ? y[e][k & 1] : s[e][k];
+            if (i < 3) continue;
+            block_finish<false>(p, 1.0f, head, heads, x.block, x.begin, x.end, x.position, bad_rows(p, x),
+                                s, m);
+            float keep[2];
+            bool scaled = false;
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const float now = fmaxf(top[e], m[e]), base = now < MASK_LIMIT ? 0.0f : now;
+                float sum = 0.0f;
+                keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - now);
+                scaled |= keep[e] != 1.0f;
+#pragma unroll
+                for (int k = 0; k < 8; k++) {
+                    s[e][k] = pow2(s[e][k] - base);
+                    sum += s[e][k];
+                }
+#pragma unroll
+                for (int o = 4; o < 32; o <<= 1) sum += __shfl_xor_sync(FULL, sum, o);
+                den[e] = den[e] * keep[e] + sum;
+                top[e] = now;
+            }
+            if (__any_sync(FULL, scaled))
+#pragma unroll
+                for (int k = 0; k < TILES; k++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++) acc[k][e] *= keep[e & 1];
+            continue;
+        }
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                y[e][h] = i & 2 ? i & 1 ? s[e][6 + h] : s[e][4 + h] : i & 1 ? s[e][2 + h] : s[e][h];
+        if (p.v_type == SANTA_Q8_0) add_blocks<Q8_HALF>(p, rows, y, acc);
+        else add_blocks<Q4_HALF>(p, rows, y, acc);
+        if (i == 7) x.block += SCORE_WARPS;
+    }
+    copy_wait<0>();
+    __syncthreads();
+    warp_sums<PASS_HEADS, BLOCK_DIM> *const merge = (warp_sums<PASS_HEADS, BLOCK_DIM> *)slots;
+    const float unit = p.v_type == SANTA_Q8_0 ? 1.0f : 1.0f / 16.0f;  /* see upper_halves */
+#pragma unroll
+    for (int i = 0; i < TILES; i++)
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            merge[warp].head[2 * c + (k & 1)][16 * (i & ~1) + 4 * r + 2 * (i & 1) + k / 2]
+                = acc[i][k] * unit;
+    write_split<SCORE_WARPS>(p, merge, top, den, b, head, heads, (int)blockIdx.x, 0, (int)threadIdx.x);
 }
 
 /* The keys of one list, see >>list-kernel: i < count, then those of the ranges, then of pieces. */
@@ -14135,6 +14517,7 @@ struct geometry {
     bool is_sampled, is_audited;
     i64 short_splits;                               /* of rows that dense_below leaves to dense; 0: none */
     int q_parts;                                    /* see params; where a kernel takes them */
+    bool has_digits;                                /* K suits k_dense_blocks */
 };
 
 /* Where the parts of a workspace begin, and its size. */
@@ -14173,7 +14556,7 @@ struct call {
     device card;
     cudaStream_t stream;
     bool cores;                                     /* K suits the tensor cores: 16-byte pieces */
-    bool streams;                                   /* K suits the ring */
+    bool streams, scores_stream;                    /* K suits the ring of k_dense, of k_scores */
     const santa_ranks_options *ranks;
     bool has_failed;                                /* to meet the other ranks */
     const int *list, *list_lens;                    /* a caller's lists of query row 0 */
@@ -14264,7 +14647,8 @@ bool whole_pieces(int type, i64 n) {
 }
 /* Rows of n numbers that k_scores and k_dense take. */
 bool suits_rings(const santa_tensor *t, i64 n) {
-    return (vectors(t) || (t->dtype == SANTA_E5M2 && in_pieces(t))) && n <= 256 && whole_pieces(t->dtype, n);
+    const bool known = !is_coded(t->dtype) || t->dtype == SANTA_E5M2;
+    return known && in_pieces(t) && n <= 256 && whole_pieces(t->dtype, n);
 }
 
 santa_status cuda_status(cudaError_t e) {
@@ -14407,6 +14791,13 @@ int parts_of_q(const santa_attention &a, i64 d, i64 group) {
     if (q == SANTA_F32) return k == SANTA_BF16 && group <= 2 ? 3 : 2;
     return !wide ? 0 : k == SANTA_BF16 ? 2 : 1;
 }
+/* K and V of blocks that k_dense_blocks takes. */
+bool is_blocks_type(santa_dtype t) { return t == SANTA_Q8_0 || t == SANTA_Q4_0; }
+int digit_shift_of(i64 group) { return group > 4 ? 3 : group > 2 ? 2 : group > 1 ? 1 : 0; }
+int digit_sets_of(i64 group) {
+    return (int)ceil_div((i64)MOST_DIGITS << digit_shift_of(group), PASS_HEADS);
+}
+
 /* What k_scores and k_dense have of a call that others have not. */
 void arrange_parts(call &c, bool streams) {
     params &p = c.p;
@@ -14417,7 +14808,7 @@ void arrange_parts(call &c, bool streams) {
     p.q_slices = (int)ceil_div(c.g.group, p.slice_heads);
     p.q_slots = c.workspace + c.l.q_slots;
     p.q_unscale = (float *)(c.workspace + c.l.q_unscale);
-    p.special = p.q_parts || extras;
+    p.special = p.q_parts || extras || p.k_type == SANTA_E5M2;
     p.block_scale = extras ? 1.0f : p.scale;
 }
 /* The kernel that makes them, and `launch`, for which they are q. */
@@ -14622,6 +15013,27 @@ cudaError_t launch_firsts(call &c) {
     return e == cudaSuccess ? launch_list(c, true) : e;
 }
 
+/* Whether k_dense_blocks takes it. */
+bool suits_blocks(const call &c) {
+    const params &p = c.p;
+    return c.g.has_digits && is_blocks_type(c.a->v.dtype) && p.dv <= BLOCK_DIM && p.dv % 64 == 0
+        && staged_pieces(&c.a->k, p.d) && staged_pieces(&c.a->v, p.dv) && !is_scaled(c.a);
+}
+
+cudaError_t launch_dense_blocks(call &c) {
+    params &p = c.p;
+    p.short_keys = 0;
+    p.staged_k = staged_pieces(&c.a->k, p.d);
+    p.staged_v = staged_pieces(&c.a->v, p.dv);
+    p.part_shift = digit_shift_of(c.g.group);
+    p.q_sets = digit_sets_of(c.g.group);
+    const cudaError_t e = launch<k_query_digits>(c, dim3((unsigned)(c.g.kv_heads * p.q_slices),
+                                                         (unsigned)c.g.batch), SCORE_WARPS * 32, 0, false);
+    const dim3 grid = grid_of({ c.g.dense.x, c.g.kv_heads * p.q_slices, c.g.batch });
+    return e == cudaSuccess ? launch_ring<k_dense_blocks>(c, grid, (int)sizeof(blocks_memory),
+                                                          SCORE_WARPS * 32, true) : e;
+}
+
 cudaError_t launch_exact(call &c) {
     const params &p = c.p;
     if (c.g.has_firsts) return launch_firsts(c);
@@ -14634,7 +15046,7 @@ cudaError_t launch_exact(call &c) {
     arrange_parts(c, streams);
     c.p.slices = p.q_slices;
     c.p.by_slices = divide_by((unsigned)c.p.slices);
-    cudaError_t e = !streams ? launch_dense_plain(c) : with_parts(c, [&] {
+    const auto stream = [&] {
         return with_key_type(p.k_type, [&](auto key) {
             typedef typename decltype(key)::type K;
             return with_chunks(p.d > p.dv ? p.d : p.dv, [&](auto chunks) {
@@ -14644,7 +15056,9 @@ cudaError_t launch_exact(call &c) {
                 return launch_dense<K, C, false>(c);
             });
         });
-    });
+    };
+    cudaError_t e = suits_blocks(c) ? launch_dense_blocks(c) : streams ? with_parts(c, stream)
+                                                                       : launch_dense_plain(c);
     return e == cudaSuccess ? launch<k_combine>(c, grid_of(c.g.combine), 512, 0, true) : e;
 }
 
@@ -14900,9 +15314,10 @@ template <typename K, int C> cudaError_t launch_scores(call &c) {
     const i64 entries = c.p.rows * c.g.batch * c.g.heads * c.g.blocks * BLOCK;
     const i64 stash = entries * stash_bytes((santa_stash)c.p.stash_type);
     /* Long streams end together only if CTAs come and go, one step each; eight-bit keys would
-       convert the query too often. */
+       convert the query too often, parts of one come late. */
     const unsigned resident = 2 * (unsigned)c.card.multiprocessors;
-    const unsigned most = eight_bits<K> || c.p.q_parts ? 2 * resident : steps >= 6 * resident ? steps : resident;
+    const unsigned most = eight_bits<K> || c.p.q_parts ? 2 * resident
+                          : steps >= 6 * resident      ? steps : resident;
     /* a stash that fits in L2 beside other things stays there, if the lines of K go first */
     c.p.once = stash <= c.card.l2 / 3;
     const dim3 grid(steps < most ? steps : most);
@@ -14940,16 +15355,18 @@ template <int CH, typename Pick> cudaError_t launch_gather(const call &c) {
 /* The scores of a pass: query rows from p.q_index on. */
 cudaError_t launch_window(call &c) {
     params &p = c.p;
-    arrange_parts(c, c.streams);
+    arrange_parts(c, c.scores_stream || c.cores);
     p.slices = p.q_slices;
     p.work = (unsigned)(c.g.batch * c.g.kv_heads * p.slices * c.g.blocks);
     p.by_slices = divide_by((unsigned)p.slices);
     p.by_inner = divide_by((unsigned)(p.heads_inner ? c.g.kv_heads : c.g.blocks));
     p.by_outer = divide_by((unsigned)(p.heads_inner ? c.g.blocks : c.g.kv_heads));
     p.by_group = divide_by((unsigned)p.group);
-    if (!c.streams && c.cores)
-        return launch<k_scores_cores>(c, scores_grid(c), SCORE_WARPS * 32, 0, false);
-    if (!c.streams) return launch_scores_plain(c);
+    if (!c.scores_stream && c.cores)
+        return with_parts(c, [&] {
+            return launch<k_scores_cores>(c, scores_grid(c), SCORE_WARPS * 32, 0, p.q_parts != 0);
+        });
+    if (!c.scores_stream) return launch_scores_plain(c);
     return with_parts(c, [&] {
         return with_key_type(p.k_type, [&](auto key) {
             typedef typename decltype(key)::type K;
@@ -14974,7 +15391,8 @@ cudaError_t launch_pass(call &c) {
 cudaError_t launch_rows_scores(call &c) {
     params &p = c.p;
     /* one page for a lane's 8 keys, or a bad table entry would reach rows that do not use it */
-    const int most = c.streams && has_products_alone(c) && p.eights && !p.first_tokens ? (int)c.g.rows : 1,
+    const bool shared = c.scores_stream && has_products_alone(c) && p.eights && !p.first_tokens;
+    const int most = shared ? (int)c.g.rows : 1,
               in_pass = p.q_index % most;
     if (in_pass == 0) {
         p.rows = p.q_len - p.q_index < most ? p.q_len - p.q_index : most;
@@ -15992,6 +16410,7 @@ santa_status geometry_of(const pipeline &row, const santa_problem *problem, geom
     g->results = g->q_len > INT32_MAX / (g->batch * g->heads) ? INT64_MAX : g->batch * g->q_len * g->heads;
     if (g->ranks && g->results > INT32_MAX) return SANTA_ERR_BACKEND_SIZE;
     g->q_parts = parts_of_q(problem->a, g->d, g->group);
+    g->has_digits = is_blocks_type(problem->a.k.dtype) && g->d <= BLOCK_DIM && g->d % 64 == 0;
     const santa_status s = row.measure(problem, g);
     g->weighs = g->together || g->list_portions;
     g->keeps_lse = problem->a.std_error && !problem->a.lse && (g->weighs || g->buckets);
@@ -16010,9 +16429,11 @@ layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {
                                ((size_t)g.dv + 2) * sizeof(float));
     l.kept_lse = add_part(&l, g.keeps_lse ? saturating((size_t)(g.batch * g.heads), (size_t)g.q_len) : 0,
                           sizeof(float));
-    const size_t slices = g.q_parts ? (size_t)(g.batch * g.kv_heads * ceil_div(g.group, slice_heads_of(g))) : 0;
-    l.q_unscale = add_part(&l, slices, sizeof(float));
-    l.q_slots = add_part(&l, slices, (size_t)(PASS_HEADS * g.d) * 2);
+    const size_t slices = (size_t)(g.batch * g.kv_heads * ceil_div(g.group, slice_heads_of(g)));
+    l.q_unscale = add_part(&l, g.has_digits ? slices * PASS_HEADS : g.q_parts ? slices : 0, sizeof(float));
+    l.q_slots = add_part(&l, g.has_digits || g.q_parts ? slices : 0,
+                         g.has_digits ? (size_t)(digit_sets_of(g.group) * PASS_HEADS * BLOCK_DIM)
+                                      : (size_t)(PASS_HEADS * g.d) * 2);
     if (!g.ranks) return l;
     const size_t rows = (size_t)(g.batch * g.heads), ranks = (size_t)g.ranks,
                  floats = (size_t)g.part_floats;
@@ -16251,6 +16672,7 @@ santa_status prepare(const santa_problem *problem, void *workspace, call *c) {
     c->stream = (cudaStream_t)problem->o.stream;
     c->cores = vectors(&a->k) && p.d <= 256 && whole_pieces(p.k_type, p.d);
     c->streams = suits_rings(&a->k, p.d) && p.k_row == p.k_stride[1] && !p.k_scales.data;
+    c->scores_stream = c->streams && p.k_type != SANTA_E5M2;
     c->tiles = suits_tiles(a) && !is_scaled(a);
     return read_device(&c->card);
 }

@@ -34,12 +34,20 @@
                        lists of keys, iid, strat, sys, prop, flash, top-k and top-p; k of e5m2 and
                        q4_0 with these, too, v with dense, lists, top-k and top-p. q and out: f32,
                        f16, bf16.
-                       Fast: k of 16 or 8 bits with adjacent features, 16-byte aligned rows,
-                       head_dim a multiple of 8 (e4m3: 16) up to 256; f32 with such rows, head_dim
-                       a multiple of 4, from 128 on, groups of up to 8 heads. Everything else is
-                       right, and slow: of 16-bit k dense with a q of another type, soft cap or
-                       ALiBi takes twice as long as reading k and v once, e5m2 three and a half
-                       times, q8_0 six times, q4_0 nine times.
+                       Fast: k of 16 bits or e4m3 (with dense e5m2, too) with adjacent features,
+                       16-byte aligned rows, head_dim a multiple of 8 (of 8 bits: 16) up to 256, with
+                       soft cap and ALiBi, too; f32 with such rows, head_dim a multiple of 4, from
+                       128 on, groups of up to 8 heads. A q that k's type cannot hold comes in parts:
+                       f32 in two of f16 or bf16 (16 bits; with groups of up to two heads three, 24),
+                       which fill slots that groups of up to 4 heads leave empty. Larger groups take
+                       longer: of 8 heads, head_dim 128, dense 1.1 times reading k and v once,
+                       prop 1.5 times reading k; of 16 heads 1.9 and 2.6.
+                       Dense of q8_0 and q4_0, either in k or v, takes 2.1 and 3.5 times as long as
+                       reading them where head_dim and head_dim_v are 64 or 128 and rows lie on 8
+                       bytes, or on 4 if none is longer than 128 bytes. q is three digits of 8 bits
+                       then; a head of q that is not finite is NaN.
+                       Everything else is right, and slow: scores of q8_0 take 6.5 times as long as
+                       reading k.
                        Data must be aligned to the size of a number, as CUDA demands;
                        santa_check says when it is not.
    SCALES OF ROWS      k_scales and v_scales go with all of these types, methods and steps, with

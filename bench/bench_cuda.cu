@@ -638,6 +638,9 @@ static const dense_case dense_cases[] = {
     { SANTA_F32, 256, 4, SANTA_F32, 0.0f },    { SANTA_Q8_0, 128, 4, SANTA_BF16, 0.0f },
     { SANTA_Q4_0, 128, 4, SANTA_BF16, 0.0f },  { SANTA_E5M2, 128, 4, SANTA_BF16, 0.0f },
     { SANTA_BF16, 128, 4, SANTA_F32, 0.0f },   { SANTA_BF16, 256, 2, SANTA_BF16, 50.0f },
+    { SANTA_F16, 128, 4, SANTA_F32, 0.0f },    { SANTA_F16, 128, 8, SANTA_F32, 0.0f },
+    { SANTA_Q8_0, 128, 4, SANTA_F32, 0.0f },   { SANTA_Q4_0, 128, 4, SANTA_F32, 0.0f },
+    { SANTA_BF16, 128, 4, SANTA_BF16, 50.0f }, { SANTA_E4M3, 128, 4, SANTA_F32, 0.0f },
     { SANTA_E4M3, 128, 4, SANTA_BF16, 0.0f, true }, { SANTA_BF16, 128, 4, SANTA_BF16, 0.0f, true },
 };
 

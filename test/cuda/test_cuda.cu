@@ -982,6 +982,16 @@ static void every_kernel(void) {
             problem p(s);
             compare(p, options(SANTA_DENSE, 0), &t);
         }
+    for (santa_dtype type : {SANTA_BF16, SANTA_Q8_0}) {
+        ref_spec s = spec16(4, 1, 300, 128, type);
+        s.q_type = SANTA_F32;
+        problem p(s);
+        compare(p, options(SANTA_DENSE, 0), &t);
+        if (type == SANTA_Q8_0) continue;
+        s.row_scales = 2;
+        problem scaled(s);
+        compare(scaled, options(SANTA_PROP, 64), &t);
+    }
     check_totals(t, "every_kernel");
     result r;
     for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3})

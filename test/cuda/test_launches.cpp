@@ -265,10 +265,12 @@ static void check_stream(const problem &x, const params &p, const char *type, in
     const bool extras = x.a.soft_cap > 0.0f || x.a.alibi_slopes;
     CHECK_INT(p.q_parts, query_parts(x.a));
     CHECK_INT(p.slice_heads, p.q_parts > 1 ? 4 : 8);
+    const int64_t heads = p.group > 4 ? 4 : p.group;
     CHECK_MSG(p.q_parts < 2 ? p.part_shift == 3
-                            : p.q_parts <= 8 >> p.part_shift && (p.group > 4 ? 4 : p.group) <= 1 << p.part_shift,
+                            : p.q_parts <= 8 >> p.part_shift && heads <= 1 << p.part_shift,
               "%s: slots of a part", name.c_str());
-    CHECK_MSG(p.special == (p.q_parts || extras) && p.block_scale == (extras ? 1.0f : p.scale),
+    CHECK_MSG(p.special == (p.q_parts || extras || k.dtype == SANTA_E5M2)
+                  && p.block_scale == (extras ? 1.0f : p.scale),
               "%s: what scores are", name.c_str());
 }
 
@@ -334,6 +336,20 @@ static problem as_dense(const problem &x) {
     return y;
 }
 
+/* K and V of blocks that tensor cores take as they are: rows of 64 or 128 numbers, by pieces of 8 or 4
+   bytes. */
+static bool suits_blocks(const santa_attention &a) {
+    for (const santa_tensor *t : {&a.k, &a.v}) {
+        const int64_t d = t->shape[3];
+        if ((t->dtype != SANTA_Q8_0 && t->dtype != SANTA_Q4_0) || (d != 64 && d != 128)) return false;
+        const int64_t bytes = d / 32 * (t->dtype == SANTA_Q8_0 ? 34 : 18);
+        int64_t all = bytes | (int64_t)(uintptr_t)t->data;
+        for (int i = 0; i < 3; i++) all |= byte_stride(*t, i);
+        if (all % 4 || (all % 8 && bytes > 128)) return false;
+    }
+    return !a.k_scales.data && !a.v_scales.data;
+}
+
 static void check_dense(const problem &x, const standin_launch &l, const params &p,
                         const std::string &name) {
     const santa_attention &a = x.a;
@@ -359,7 +375,18 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
         CHECK_MSG(l.dynamic <= 99 * 1024, "%s: not on every card", name.c_str());
         CHECK_INT(p.short_keys, two || (C == 8 && !is_eight(a.k.dtype)) ? 0 : 512);
         check_grid(l, splits, a.k.shape[2] * slices, a.q.shape[0], name);
+    } else if (name == "k_dense_blocks") {
+        CHECK_MSG(suits_blocks(a), "%s: K or V does not suit", name.c_str());
+        CHECK_MSG(l.dynamic <= 99 * 1024 && l.dynamic >= 8 * 5 * 16 * 144 + 3 * 1024 + 32,
+                  "%s: shared memory", name.c_str());
+        CHECK_MSG(p.staged_k >= 2 && p.staged_k <= 3 && p.staged_v >= 2 && p.staged_v <= 3, "%s: pieces",
+                  name.c_str());
+        CHECK_MSG((p.group < 8 ? p.group : 8) <= 1 << p.part_shift && 3 << p.part_shift <= 8 * p.q_sets
+                      && p.q_sets <= 3, "%s: slots", name.c_str());
+        CHECK_INT(p.short_keys, 0);
+        check_grid(l, splits, a.k.shape[2] * slices, a.q.shape[0], name);
     } else if (name == "k_dense_plain") {
+        CHECK_MSG(!suits_blocks(a), "%s: blocks", name.c_str());
         check_plain(x, l, p, 64 * GS * 4 * 4 + GS * 4 * 4, 1, name);
         CHECK_INT(p.short_keys, 0);
         check_grid(l, splits, a.k.shape[2] * slices * over(dv, 256), a.q.shape[0], name);
@@ -1262,15 +1289,30 @@ static void check_query_parts(const problem &x, const char *workspace, uint64_t 
     for (size_t i = 0; i < standin.launches.size(); i++) {
         standin_launch l = standin.launches[i];
         params p, q;
-        if (name_of(l) != "k_query_parts") { others.push_back(l); continue; }
+        const bool digits = name_of(l) == "k_query_digits";
+        if (name_of(l) != "k_query_parts" && !digits) { others.push_back(l); continue; }
         if (!read_parameters(l, &q) || !CHECK(i + 1 < standin.launches.size())) return;
         CHECK(!l.overlap && l.stream == (cudaStream_t)x.o.stream);
         l = standin.launches[++i];
         if (!read_parameters(l, &p)) return;
-        const std::string &name = name_of(l);
+        const std::string name = name_of(l);
+        if (digits) {
+            const int64_t slices = over(p.group, 8), items = x.a.q.shape[0] * x.a.k.shape[2] * slices;
+            CHECK(name == "k_dense_blocks" && l.overlap == (standin.card->major >= 9));
+            check_grid(standin.launches[i - 1], x.a.k.shape[2] * slices, x.a.q.shape[0], 1,
+                       "k_query_digits");
+            CHECK(q.q == x.a.q.data && q.q_slots == p.q_slots && q.q_unscale == p.q_unscale
+                  && q.part_shift == p.part_shift && q.q_sets == p.q_sets && q.q_slices == slices);
+            check_parts({{"digits of q", p.q_slots, (uint64_t)(items * p.q_sets * 8 * 128), 16},
+                         {"their units", p.q_unscale, (uint64_t)(items * 32), 4}}, workspace, bytes, name);
+            l.overlap = p.is_short && short_splits(x, p) && standin.card->major >= 9;
+            others.push_back(l);
+            continue;
+        }
         const int64_t batch = x.a.q.shape[0], kv_heads = x.a.k.shape[2],
                       items = batch * kv_heads * stream_slices(p), d = x.a.k.shape[3];
-        CHECK(name.compare(0, 9, "k_scores<") == 0 || name.compare(0, 8, "k_dense<") == 0);
+        CHECK(name.compare(0, 9, "k_scores<") == 0 || name.compare(0, 8, "k_dense<") == 0
+              || name == "k_scores_cores");
         CHECK_MSG(l.overlap == (standin.card->major >= 9), "%s: launched late", name.c_str());
         check_grid(standin.launches[i - 1], kv_heads * stream_slices(p), batch, 1, "k_query_parts");
         CHECK(q.q == x.a.q.data && q.q_type == (int)x.a.q.dtype && q.q_index == p.q_index
@@ -1287,7 +1329,7 @@ static void check_query_parts(const problem &x, const char *workspace, uint64_t 
         p.vector_q = q.vector_q;
         memcpy(p.q_stride, q.q_stride, sizeof p.q_stride);
         memcpy(l.parameters.data(), (const void *)&p, sizeof p);
-        l.overlap = p.is_short && !x.asked && standin.card->major >= 9;
+        l.overlap = p.is_short && short_splits(x, p) && standin.card->major >= 9;
         others.push_back(l);
     }
     standin.launches = others;
@@ -2021,6 +2063,11 @@ static void every_kernel(void) {
             problem x = make({2, 1, 2 * group, 2, 300, 64, 64, 0, SANTA_BF16, NHD}, m);
             x.a.q.dtype = SANTA_F32;
             CHECK_STATUS(run(x), SANTA_OK);
+            if (m == SANTA_DENSE) {
+                problem y = make({2, 1, 2 * group, 2, 300, 128, 64, 0, SANTA_Q8_0, NHD}, m);
+                y.a.q.dtype = y.a.out.dtype = SANTA_F32;
+                CHECK_STATUS(run(y), SANTA_OK);
+            }
             x.a.k_scales = {address(R_K_SCALES), {2, 300, 2, 1}, {600, 2, 1, 1}, SANTA_F32, SANTA_CUDA};
             CHECK_STATUS(run(x), SANTA_OK);
         }

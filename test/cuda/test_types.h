@@ -41,10 +41,11 @@ static void query_parts(void) {
                     s.window = how == 3 ? 150 : 0;
                     s.sinks = how == 0;
                     problem p(s);
-                    /* numbers of 8 bits are rounded with q at 2^-11 of its largest, those of bf16 at 2^-17 */
+                    /* bf16 rounds q and weights at 2^-17 */
                     check_close(p, "q in parts", q == SANTA_F32 && k != SANTA_BF16 ? 1e-5 : 4e-5);
                     totals t = {0, 0, 0};
-                    for (santa_method m : {SANTA_PROP, SANTA_TOP_K, SANTA_FLASH}) compare(p, options(m, 64), &t);
+                    for (santa_method m : {SANTA_PROP, SANTA_TOP_K, SANTA_FLASH})
+                        compare(p, options(m, 64), &t);
                     check_totals(t, "q in parts");
                 }
 }
@@ -52,7 +53,7 @@ static void query_parts(void) {
 /* Each head by itself: a q out of f16's range on either side, and one that is no number. */
 static void query_ranges(void) {
     NEED_DEVICE();
-    for (santa_dtype k : {SANTA_F16, SANTA_BF16, SANTA_E4M3, SANTA_E5M2})
+    for (santa_dtype k : {SANTA_F16, SANTA_BF16, SANTA_E4M3, SANTA_E5M2, SANTA_Q8_0, SANTA_Q4_0})
         for (int64_t group : {1, 2, 4, 7})
             for (double factor : {1e30, 1e5, 1e-5, 1e-30, 1e-42}) {
                 ref_spec s = spec16(2 * group, 2, 150, 64, k);
@@ -129,8 +130,36 @@ static void e5m2_infinities(void) {
     }
 }
 
+/* q8_0 and q4_0 in digits, either in K or V; what lies at odd places goes by other kernels. */
+static void blocks_of_32(void) {
+    NEED_DEVICE();
+    for (santa_dtype k : {SANTA_Q8_0, SANTA_Q4_0})
+        for (santa_dtype v : {SANTA_Q8_0, SANTA_Q4_0})
+            for (int64_t group : {1, 2, 3, 4, 5, 8, 9, 16})
+                for (int how = 0; how < 5; how++) {
+                    if (test_quick && (group + how + (int)v) % 3) continue;
+                    ref_spec s = spec16(2 * group, 2, test_quick ? 700 : 2500, how == 1 ? 64 : 128, k);
+                    s.q_type = how == 2 ? SANTA_BF16 : SANTA_F32;
+                    s.v_type = v;
+                    s.head_dim_v = how == 2 ? 64 : 128;
+                    s.page_size = how == 1 ? 16 : how == 3 ? 12 : 0;
+                    s.q_len = how == 2 ? 2 : 1;
+                    s.causal = 1;
+                    s.window = how == 3 ? 450 : 0;
+                    s.sinks = how == 0;
+                    s.soft_cap = how == 4 ? 5.0f : 0.0f;
+                    s.alibi = how == 4;
+                    if (how == 0) s.layout = REF_HND;
+                    s.ragged = how == 3;
+                    s.batch = how == 3 ? 3 : 1;
+                    problem p(s);
+                    check_close(p, "blocks", 2e-5);
+                }
+}
+
 static const test_case type_cases[] = {
-    {"query_parts", query_parts}, {"query_ranges", query_ranges}, {"scores_with_extras", scores_with_extras},
-    {"e5m2_infinities", e5m2_infinities},
+    {"query_parts", query_parts}, {"query_ranges", query_ranges},
+    {"scores_with_extras", scores_with_extras}, {"e5m2_infinities", e5m2_infinities},
+    {"blocks_of_32", blocks_of_32},
     {0, 0}
 };

@@ -358,6 +358,11 @@ inline void copy_some_or_zero(void *to, const char *from, int bytes, bool have, 
     emulated::begin_copy(emulated::state.now->copies, (char *)to, from, have ? bytes : 0, have ? 0 : bytes,
                          HERE("cp.async"), (unsigned)bytes);
 }
+inline void copy_some(void *to, const char *from, bool eight, CALLER) {
+    const int bytes = eight ? 8 : 4;
+    emulated::begin_copy(emulated::state.now->copies, (char *)to, from, bytes, 0, HERE("cp.async"),
+                         (unsigned)bytes);
+}
 inline void copy16_or_zero_at(unsigned to, const char *from, bool have, CALLER) {
     copy16_or_zero((uint4 *)emulated::shared_pointer(to), from, have, file, line);
 }
@@ -460,6 +465,19 @@ inline void mma_codes(int *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3
 inline void mma_centre(int *c, unsigned a0, unsigned a2, unsigned b0, unsigned b1, CALLER) {
     emulated::product<int> x = {c, {a0, 0, a2, 0}, {b0, b1}};
     emulated::meet(0xffffffffu, &x, emulated::finish_mma<int, signed char, signed char, 4>, HERE("mma"));
+}
+inline void mma_bytes(int *c, const unsigned (&a)[4], uint2 b, int first, CALLER) {
+    for (int i = 0; i < 4; i++) c[i] = first;
+    emulated::product<int> x = {c, {a[0], a[1], a[2], a[3]}, {b.x, b.y}};
+    emulated::meet(0xffffffffu, &x, emulated::finish_mma<int, signed char, signed char, 4>, HERE("mma"));
+}
+inline unsigned add_pairs(unsigned a, unsigned b) {
+    unsigned y = 0;
+    for (int i = 0; i < 2; i++) {
+        const float x = __uint_as_float(a >> 16 * i << 16) + __uint_as_float(b >> 16 * i << 16);
+        y |= (unsigned)__bfloat16_as_ushort(__float2bfloat16_rn(x)) << 16 * i;
+    }
+    return y;
 }
 inline void load_matrices(unsigned at, unsigned w[4], CALLER) {
     emulated::matrices x = {at, w, HERE("ldmatrix")};

@@ -19,6 +19,7 @@
 #define __forceinline__ inline
 
 struct float2 { float x, y; };
+struct alignas(8) uint2 { unsigned x, y; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
 struct double2 { double x, y; };
 struct float4 { float x, y, z, w; };
