@@ -677,7 +677,6 @@ extern "C" {
     X(ERR_BACKEND_DTYPE,                                                                                   \
       "q8_0, K of e5m2, q4_0 on this device: dense to top-p, no copy of K; V: dense, top-k, top-p")        \
     X(ERR_BACKEND_HEAVY,       "this device asks no predictor: heavy_index has its answer")               \
-    X(ERR_BACKEND_ITEMS,       "this device runs all items: item_begin and item_end must be 0")            \
     X(ERR_BACKEND_FIRST_TOKENS, "this device has no first_tokens with a list of keys or dense_below")      \
     X(ERR_BACKEND_ROW_SCALES,  "this device: sample-attention's blocks without k_scales and v_scales")     \
     X(ERR_HOST_POINTER,        "a pointer is to host memory that the device cannot reach")                 \

@@ -420,6 +420,12 @@ struct params {
     char *q_slots;                                  /* [batch, kv_heads, q_slices, PASS_HEADS, d] */
     float block_scale;                              /* scale, or 1 where finish_products had it */
     int q_sets;                                     /* k_dense_blocks: eights of slots */
+    /* A range of items, see parts_of: which of the caller's sequences and heads come first, whose numbers
+       random numbers are drawn by; heads in the caller's arrays [.., heads], in lse, which may be the
+       call's own, and KV heads in a copy or index */
+    int first_sequence, first_head, all_heads, lse_heads;
+    i64 all_kv_heads;
+    i64 *means;                                     /* [5]: sums of earlier parts, see mean_sum; or NULL */
 };
 
 
@@ -1319,9 +1325,20 @@ __device__ __forceinline__ bool is_first_cta() { return !(blockIdx.x | blockIdx.
 __device__ __forceinline__ int this_warp() { return __shfl_sync(FULL, (int)(threadIdx.x >> 5), 0); }
 __device__ __forceinline__ bool agreed(bool x) { return __any_sync(FULL, x); }
 
+/* The head and sequence that random numbers are drawn by, and where their results are. */
+__device__ __forceinline__ unsigned random_head(const params &p, int head) {
+    return (unsigned)(p.first_head + head);
+}
+__device__ __forceinline__ i64 result_of(const params &p, i64 b, i64 row, int head) {
+    return (b * p.q_len + row) * p.all_heads + head;
+}
+__device__ __forceinline__ i64 lse_of(const params &p, i64 b, i64 row, int head) {
+    return (b * p.q_len + row) * p.lse_heads + head;
+}
+
 /* First step of >>random in santa.h. AT_ONCE: 1 where little code matters more, see philox. */
 template <int AT_ONCE = 10> __device__ __forceinline__ u64 row_key(const params &p, int b) {
-    u64 offset = p.offsets ? p.offsets[b] : p.offset, id = p.ids ? p.ids[b] : (u64)b;
+    u64 offset = p.offsets ? p.offsets[b] : p.offset, id = p.ids ? p.ids[b] : (u64)(b + p.first_sequence);
     const uint4 r = philox<AT_ONCE>(p.seeds ? p.seeds[b] : p.seed, (unsigned)offset,
                                     (unsigned)(offset >> 32), (unsigned)id, (unsigned)(id >> 32));
     return (u64)r.y << 32 | r.x;
@@ -1551,7 +1568,7 @@ struct key_index { int *header, *offset, *next, *key; unsigned short *bucket; };
 __device__ __forceinline__ bool find_index(const params &p, int b, int kv, key_index &x) {
     const int slot = p.slots ? p.slots[b] : b;
     if ((unsigned)slot >= (unsigned)p.num_slots) return false;
-    x.header = p.index + ((i64)slot * p.kv_heads + kv) * p.index_ints;
+    x.header = p.index + ((i64)slot * p.all_kv_heads + kv) * p.index_ints;
     x.offset = x.header + 16;
     x.next = x.offset + p.buckets + 1;
     x.key = x.next + p.buckets + 1;
@@ -2196,7 +2213,7 @@ __device__ __forceinline__ void write_block(const params &p, int b, int kv, int 
         if (p.stash_type == SANTA_STASH_U8) {
             /* rounded up with the probability of the remainder: unbiased; 16 random bits per
                key */
-            uint4 w = philox(key, (unsigned)(block * 8 + r), (unsigned)(head + slot.head),
+            uint4 w = philox(key, (unsigned)(block * 8 + r), random_head(p, head + slot.head),
                              (unsigned)(p.q_index + slot.row), 3);
             const unsigned bits[4] = { w.x, w.y, w.z, w.w };
             unsigned n[8];
@@ -3334,11 +3351,11 @@ __device__ __noinline__ double offset_of_combs(const params &p, u64 key, int hea
     double found = 0.0;
 #pragma unroll 1
     for (int a = 0; a < combs; a++) {
-        const double x = uniform(key, 0, (unsigned)head, (unsigned)p.q_index, from + (unsigned)a);
+        const double x = uniform(key, 0, random_head(p, head), (unsigned)p.q_index, from + (unsigned)a);
         int below = 0;
 #pragma unroll 1
         for (int c = 0; c < combs; c++) {
-            const double y = uniform(key, 0, (unsigned)head, (unsigned)p.q_index, from + (unsigned)c);
+            const double y = uniform(key, 0, random_head(p, head), (unsigned)p.q_index, from + (unsigned)c);
             below += y < x || (y == x && c < a);
         }
         if (below == mine) found = x;
@@ -3350,7 +3367,7 @@ __device__ __forceinline__ void comb::prepare(const params &p, scan_memory<comb>
                                               const portion &mine) {
     const bool own = p.method == SANTA_IID || p.method == SANTA_STRAT;
     const u64 key = row_key(p, x.b);
-    s.ends[threadIdx.x] = uniform(key, 0, (unsigned)x.head, (unsigned)p.q_index,
+    s.ends[threadIdx.x] = uniform(key, 0, random_head(p, x.head), (unsigned)p.q_index,
                                   own ? (unsigned)mine.draw : 0u);
     if (p.combs > 1) s.ends[threadIdx.x] = offset_of_combs(p, key, x.head, 0, mine.draw);
 }
@@ -3444,7 +3461,7 @@ __device__ __noinline__ place find_in_tile(const params &p, const rank_share &wh
     for (int i = 0; i < 2; i++) if (f == tiles.tile[i]) own = tiles.edge[i];
     const double u = p.combs > 1
         ? offset_of_combs(p, key, x.head, (unsigned)(f * p.combs), (int)(at_draw - lo_draw))
-        : uniform(key, 0, (unsigned)x.head, (unsigned)p.q_index, (unsigned)f);
+        : uniform(key, 0, random_head(p, x.head), (unsigned)p.q_index, (unsigned)f);
     const double t = ((double)(at_draw - lo_draw) + u) * (own.total / count);
     const bool here = t >= own.before && t < own.end;
     double at = here ? (t - own.before) * exp2((double)own.m - (double)top) : 0.0, mine = at;
@@ -3544,7 +3561,7 @@ __device__ __forceinline__ place flash::find(const params &p, scan_memory<flash>
     for (int k = lo; k < hi; k++) mine += block_mass(x.sum[k], top);
     const double u = p.combs > 1 ? offset_of_combs(p, mem.pick.key, x.head, (unsigned)(f * p.combs),
                                                    (int)(draw - lo_draw))
-        : uniform(mem.pick.key, 0, (unsigned)x.head, (unsigned)p.q_index, (unsigned)f);
+        : uniform(mem.pick.key, 0, random_head(p, x.head), (unsigned)p.q_index, (unsigned)f);
     double at = ((double)(draw - lo_draw) + u) * (mine / count);
     double t = at;
     int block = lo;
@@ -3744,7 +3761,7 @@ __global__ void __launch_bounds__(PORTION, 4) k_gather(const __grid_constant__ p
     }
     if (over_ranks) { m = s.share.m; total = s.share.total; }
     if (tid == PORTION - 1 && column_block == 0 && p.lse)
-        p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head] = head_lse(p, head, m, total);
+        p.lse[lse_of(p, b, p.q_index, head)] = head_lse(p, head, m, total);
     if (tid < COLUMNS && column + tid < p.dv) {
         f = bad ? __int_as_float(0x7fc00000)
                 : (float)((double)f * (sink_share(p, head, m, total) * p.per_sample)) * p.v_scale;
@@ -4773,7 +4790,7 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
         m = top;
     }
     if (tid == 511 && blockIdx.z == 0 && p.lse) {
-        const i64 at = ((i64)b * p.q_len + p.q_index) * p.heads + head;
+        const i64 at = lse_of(p, b, p.q_index, head);
         p.lse[at] = head_lse(p, head, p.rank_lse ? listed : m, p.rank_lse ? all : whole);
         if (p.rank_lse) p.rank_lse[at] = head_lse(p, head, m, whole);
     }
@@ -4855,7 +4872,7 @@ __device__ __forceinline__ unsigned set_word(const params &p, int b, const unsig
 /* The same by a mask. To be asked by whole warps. */
 __device__ __forceinline__ unsigned mask_word(const params &p, int b, int head, int r, int first_row,
                                               int w) {
-    const i64 at = ((i64)b * p.heads + head) * p.q_blocks + r - first_row;
+    const i64 at = ((i64)b * p.all_heads + head) * p.q_blocks + r - first_row;
     const int block = 32 * w + (int)(threadIdx.x & 31);
     return __ballot_sync(FULL, block < p.k_blocks && p.mask[at * p.k_blocks + block]);
 }
@@ -5301,7 +5318,7 @@ __device__ __forceinline__ void write_tile(const params &p, const tile &t, int m
         if (q.row < 0) continue;
         const bool bad = !(sum == sum) || isinf(sum);
         if (p.lse && c == 0 && t.column == 0)
-            p.lse[((i64)t.b * p.q_len + q.row) * p.heads + q.head] = head_lse(p, q.head, highest, sum);
+            p.lse[lse_of(p, t.b, q.row, q.head)] = head_lse(p, q.head, highest, sum);
         const double share = sum > 0.0f ? sink_share(p, q.head, highest, sum) / (double)sum : 0.0;
         const float f = bad ? __int_as_float(0x7fc00000) : (float)share * p.v_scale;
         char *out = p.out + t.b * p.out_stride[0] + q.row * p.out_stride[1] + q.head * p.out_stride[2]
@@ -6139,7 +6156,7 @@ __device__ __forceinline__ void count_blocks(const params &p, int b, int head, c
         const int b0 = key >> p.block_shift, b1 = (int)(((i64)until + size - 1) >> p.block_shift);
         if (lane == 0 && b1 > b0) *all += b1 - b0;
         if (p.mask) {
-            const i64 of_head = ((i64)b * p.heads + head) * p.q_blocks;
+            const i64 of_head = ((i64)b * p.all_heads + head) * p.q_blocks;
             const unsigned char *mask = p.mask + (of_head + r - low) * p.k_blocks;
 #pragma unroll 1
             for (int i = b0 + lane; i < b1; i += 32) *kept += mask[i] != 0;
@@ -6162,6 +6179,7 @@ __global__ void __launch_bounds__(256) k_join(const __grid_constant__ params p) 
     SHARED(shared, select_memory);
     const int kv = blockIdx.x, b = blockIdx.y, words = 2 * p.mask_words;
     const i64 first = (i64)b * p.heads + kv * p.group;
+    santa_sample_audit *const audit = p.audit + (i64)b * p.all_heads + kv * p.group;
     const int apart = p.per_head || p.mask ? p.group : 1;
     bool bad = false;
     i64 rows = 0, keys = 0, all_kept = 0, all_blocks = 0;
@@ -6201,7 +6219,7 @@ __global__ void __launch_bounds__(256) k_join(const __grid_constant__ params p) 
         all_kept += (i64)kept;
         all_blocks += (i64)of_head;
         if (threadIdx.x == 0 && p.audit)
-            p.audit[first + h].kept_share = of_head > 0.0 ? kept / of_head : 1.0;
+            audit[h].kept_share = of_head > 0.0 ? kept / of_head : 1.0;
     }
     if (threadIdx.x) return;
     const double share = all_blocks > 0 ? (double)all_kept / (double)all_blocks : 1.0;
@@ -6209,8 +6227,8 @@ __global__ void __launch_bounds__(256) k_join(const __grid_constant__ params p) 
     if (!p.mask) p.runs_dense[b * (int)p.kv_heads + kv] = dense;
 #pragma unroll 1
     for (int h = 0; p.audit && h < p.group; h++) {
-        santa_sample_audit *a = p.audit + first + h;
-        a->kept_share = dense ? 1.0 : p.audit[first + h % apart].kept_share;
+        santa_sample_audit *a = audit + h;
+        a->kept_share = dense ? 1.0 : audit[h % apart].kept_share;
         a->cost = cost;
         a->is_dense = dense;
         a->cra = a->low_mass = -1.0;                /* SANTA_NONE */
@@ -6301,7 +6319,7 @@ __global__ void __launch_bounds__(256) k_audit(const __grid_constant__ params p)
         }
     });
     if (threadIdx.x) return;
-    santa_sample_audit *a = p.audit + (i64)b * p.heads + head;
+    santa_sample_audit *a = p.audit + (i64)b * p.all_heads + head;
     const int *picked = p.picked + ((i64)b * p.heads + head) * 2;
     const bool bad = picked[0] < 0 || picked[1] < 0;
     const double nan = (double)__int_as_float(0x7fc00000);
@@ -6343,7 +6361,7 @@ __global__ void __launch_bounds__(256) k_row_mass(const __grid_constant__ params
     read = cta_total<8>(read, shared.scratch);
     if (threadIdx.x) return;
     const float share = (float)fmin(read / all, 1.0);
-    p.row_mass[((i64)b * p.q_len + p.q_index) * p.heads + head]
+    p.row_mass[result_of(p, b, p.q_index, head)]
         = all != all ? __int_as_float(0x7fc00000) : all > 0.0 ? share : 1.0f;
 }
 
@@ -6351,18 +6369,18 @@ __global__ void __launch_bounds__(256) k_row_mass(const __grid_constant__ params
 __global__ void __launch_bounds__(256) k_row_audit(const __grid_constant__ params p) {
     SHARED(shared, select_memory);
     const int head = blockIdx.x, b = blockIdx.y;
-    const float *const mass = p.row_mass + (i64)b * p.q_len * p.heads + head;
+    const float *const mass = p.row_mass + result_of(p, b, 0, head);
     float smallest;
     bool bad = false;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < p.q_len; i += 256) bad |= !(mass[(i64)i * p.heads] <= 1.0f);
+    for (int i = threadIdx.x; i < p.q_len; i += 256) bad |= !(mass[(i64)i * p.all_heads] <= 1.0f);
     bad = __syncthreads_or(bad);
     const double low = low_mean(shared, (p.q_len + 99) / 100, &smallest, [&](auto take) {
 #pragma unroll 1
-        for (int i = threadIdx.x; i < p.q_len; i += 256) take(mass[(i64)i * p.heads]);
+        for (int i = threadIdx.x; i < p.q_len; i += 256) take(mass[(i64)i * p.all_heads]);
     });
     if (threadIdx.x) return;
-    santa_sample_audit *a = p.audit + (i64)b * p.heads + head;
+    santa_sample_audit *a = p.audit + (i64)b * p.all_heads + head;
     a->cra = bad ? (double)__int_as_float(0x7fc00000) : (double)smallest;
     a->low_mass = bad ? (double)__int_as_float(0x7fc00000) : low;
 }
@@ -6374,7 +6392,7 @@ __global__ void __launch_bounds__(128) k_mask(const __grid_constant__ params p) 
     row_range(p, b, 0, 1, begin, end, start);
     const int low = start >> p.block_shift, r = low + (int)blockIdx.x;
     if (r > (start + p.q_len - 1) >> p.block_shift) return;
-    const i64 at = (((i64)b * p.heads + head) * p.q_blocks + blockIdx.x) * p.k_blocks;
+    const i64 at = (((i64)b * p.all_heads + head) * p.q_blocks + blockIdx.x) * p.k_blocks;
     const bool dense = !p.mask && p.runs_dense[b * (int)p.kv_heads + head / p.group];
     const unsigned *sets = p.sets + ((i64)b * p.heads + head) * 2 * p.mask_words;
 #pragma unroll 1
@@ -6702,9 +6720,10 @@ __global__ void __launch_bounds__(128) k_join_ranks(const __grid_constant__ para
     for (int r = 0; r < p.ranks && p.sure; r++)
         for (int i = 0; i < 2; i++) weight[i] += (double)sure[r * apart + p.dv + i];
     if (p.sure) times = weight[0] < 0.25 ? 1.0 : 1.0 + (1.0 - weight[1]) / weight[0];
-    if (threadIdx.x == 0 && p.lse) p.lse[row] = joined;
-    if (threadIdx.x == 0 && adapts && p.va.audit && p.va.audit[row].num_keys) {
-        santa_audit &x = p.va.audit[row];           /* relative to the base sample's largest score */
+    const i64 result = result_of(p, b, q, head);
+    if (threadIdx.x == 0 && p.lse) p.lse[result] = joined;
+    if (threadIdx.x == 0 && adapts && p.va.audit && p.va.audit[result].num_keys) {
+        santa_audit &x = p.va.audit[result];        /* relative to the base sample's largest score */
         float top = MASKED;
 #pragma unroll 1
         for (int r = 0; r < p.ranks; r++) top = fmaxf(top, beside[r * apart]);
@@ -6739,7 +6758,7 @@ __global__ void __launch_bounds__(128) k_join_ranks(const __grid_constant__ para
     __syncthreads();
     total = s.warps[0] + s.warps[1] + s.warps[2] + s.warps[3];
     if (threadIdx.x) return;
-    p.std_error[row] = bad || !(part > 0.0) ? first == first ? 0.0f : first
+    p.std_error[result] = bad || !(part > 0.0) ? first == first ? 0.0f : first
                      : p.samples < 2 ? INFINITY
                      : (float)(sqrt(fmax(total, total == total ? 0.0 : total)) * part);
 }
@@ -6843,7 +6862,7 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
     SHARED(s, error_memory);
     const int tid = threadIdx.x, part = tid / 128, b = blockIdx.y, head = blockIdx.x, kv = head / p.group;
     const i64 row = (i64)b * p.heads + head;
-    float *const result = p.std_error + ((i64)b * p.q_len + p.q_index) * p.heads + head;
+    float *const result = p.std_error + result_of(p, b, p.q_index, head);
     const int n = p.draws ? p.draws[row] : 0;
     if (p.errors) { error_of_rank(p, s, b, head, n); return; }
     if (n < 2) {
@@ -7017,7 +7036,7 @@ __device__ __forceinline__ char *copied_block(const params &p, int b, int kv, in
         if (at < 0 || at >= p.pages) return nullptr;
         j -= (int)(page * p.by_page.d);
     }
-    return p.proxy + ((at * p.kv_heads + kv) * p.copy.blocks + (j >> p.copy.shift)) * p.copy.bytes;
+    return p.proxy + ((at * p.all_kv_heads + kv) * p.copy.blocks + (j >> p.copy.shift)) * p.copy.bytes;
 }
 
 /* Sum of column c over the N keys of a block divided by N, in the order of the keys, as the CPU
@@ -9158,7 +9177,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         const char *q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + head * p.q_stride[2];
         if (tid < p.d) memory.q[tid] = load_any(p.q_type, q + tid * p.q_stride[3]);
     }
-    s.ends[tid] = uniform(row_key(p, b), 0, (unsigned)head, (unsigned)p.q_index, 0);
+    s.ends[tid] = uniform(row_key(p, b), 0, random_head(p, head), (unsigned)p.q_index, 0);
     __syncthreads();
     for (int f = lane; f < p.d; f += 32) squares += memory.q[f] * memory.q[f];
 #pragma unroll
@@ -9477,7 +9496,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
             p.found[row] = make_float4(expected, found, again ? 1.0f : 0.0f,
                                        range.begin < range.end ? 1.0f : 0.0f);
         if (p.lse)
-            p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head]
+            p.lse[lse_of(p, b, p.q_index, head)]
                 = bad ? __int_as_float(0x7fc00000)
                       : head_lse(p, head, top, estimate);
     }
@@ -9881,7 +9900,7 @@ __device__ __forceinline__ void write_out(const params &p, const team &t, int h,
 __device__ __forceinline__ void write_lse(const params &p, const team &t, int h, bool bad, float top,
                                           double sum) {
     if (p.lse)
-        p.lse[((i64)t.b * p.q_len + p.q_index) * p.heads + t.head + h]
+        p.lse[lse_of(p, t.b, p.q_index, t.head + h)]
             = bad ? __int_as_float(0x7fc00000) : head_lse(p, t.head + h, top, sum);
 }
 
@@ -9912,7 +9931,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
                                : (float *)((char *)slots + sizeof s);
     const i64 own = t.hi - t.lo;
     if (tid == 0) {
-        s.word = (unsigned)(uniform(row_key<1>(p, t.b), 0, (unsigned)t.head, (unsigned)p.q_index, 0)
+        s.word = (unsigned)(uniform(row_key<1>(p, t.b), 0, random_head(p, t.head), (unsigned)p.q_index, 0)
                             * 4294967296.0);
         s.run_shift = own > DRAW_RUNS ? 32 - __clz((int)((own - 1) / DRAW_RUNS)) : 0;
     }
@@ -10184,6 +10203,11 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
     cluster_sync();
 }
 
+/* What a mean of stats is made from, over the parts of a call so far; by one thread. */
+__device__ __forceinline__ i64 mean_sum(const params &p, int i, i64 x) {
+    return p.means ? p.means[i] += x : x;
+}
+
 /* As k_stats for a row drawn by k_draw. Keys that are read exactly count once for a group; a head
    that was done again has read all of its keys.
    Grid: as k_stats. The means of variances are one thread's. */
@@ -10267,6 +10291,9 @@ __global__ void __launch_bounds__(256) k_draw_stats(const __grid_constant__ para
         p.stats->expected_variance_max = fmax(p.stats->expected_variance_max, (double)x.x);
         p.stats->found_variance_max = fmax(p.stats->found_variance_max, (double)x.y);
     }
+    count = mean_sum(p, 0, count);
+    expected = mean_sum(p, 1, expected);
+    found = mean_sum(p, 2, found);
     if (count == 0) return;
     p.stats->expected_variance = 1e-6 * (double)expected / (double)count;
     p.stats->found_variance = 1e-6 * (double)found / (double)count;
@@ -11656,7 +11683,7 @@ __device__ __noinline__ void list_drawn(set_memory &s, const key_set &set, bool 
 /* Word `at` of stream 2 and the three behind it; at is a multiple of four: see >>random in santa.h. */
 __device__ __forceinline__ uint4 sample_words(const params &p, u64 key, int kv, u64 at) {
     const u64 quad = at / 4;
-    return philox(key, (unsigned)quad, (unsigned)(kv * p.group), (unsigned)p.q_index,
+    return philox(key, (unsigned)quad, random_head(p, kv * p.group), (unsigned)p.q_index,
                   2u + ((unsigned)(quad >> 32) << 8));
 }
 
@@ -11768,7 +11795,7 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
         __syncthreads();
 #pragma unroll 1
         for (int g = 0; p.va.index && g < p.group; g++) {
-            const i64 place = ((i64)b * p.q_len + p.q_index) * p.heads + kv * p.group + g;
+            const i64 place = result_of(p, b, p.q_index, kv * p.group + g);
             const int *index = p.va.index + place * p.va.index_stride;
             for (int i = tid; i < p.va.heavy_tokens; i += CHOOSE) {
                 const int key = index[i];
@@ -12357,9 +12384,10 @@ __device__ __noinline__ void write_result(const params &p, const combine_memory 
     const middle r = middle_of(p, b);
     const bool bad = !(all <= DBL_MAX) || (p.va.by_scores && ((va_counts *)p.arrived)[at].bad);
     if (tid == 511 && blockIdx.z == 0) {
-        const i64 place = ((i64)b * p.q_len + p.q_index) * p.heads + head;
         const int keys = r.end - r.begin;
-        if (p.lse) p.lse[place] = bad ? __int_as_float(0x7fc00000) : head_lse(p, head, m, all);
+        if (p.lse)
+            p.lse[lse_of(p, b, p.q_index, head)]
+                = bad ? __int_as_float(0x7fc00000) : head_lse(p, head, m, all);
         if (p.va.audit) {
             santa_audit x = {};
             const double top = (double)m * 0.69314718055994530942;
@@ -12386,7 +12414,7 @@ __device__ __noinline__ void write_result(const params &p, const combine_memory 
                 x.norm = y.norm * f;
                 x.trace = y.trace * (f * f);
             }
-            p.va.audit[place] = x;
+            p.va.audit[result_of(p, b, p.q_index, head)] = x;
         }
         if (p.stats && head == kv * p.group) {
             int copied = 0;
@@ -12594,8 +12622,7 @@ __device__ __forceinline__ void mark_heavy(const params &p, word_memory &s, cons
 #pragma unroll 1
     for (int g = 0; g < p.group && (p.va.by_scores || p.va.index); g++) {
         const int head = kv * p.group + g;
-        const i64 row = (i64)b * p.heads + head,
-                  place = ((i64)b * p.q_len + p.q_index) * p.heads + head;
+        const i64 row = (i64)b * p.heads + head, place = result_of(p, b, p.q_index, head);
         const int *const keys = p.va.by_scores ? p.keys + row * p.max_draws
                                                : p.va.index + place * p.va.index_stride;
         const int count = p.va.by_scores ? p.draws[row] : p.va.heavy_tokens,
@@ -12989,7 +13016,7 @@ __device__ __forceinline__ void add_sums(const params &p, word_memory &s, const 
             x.trace = y.trace;
             x.max_score = (double)y.top * 0.69314718055994530942;
         }
-        p.va.audit[place] = x;
+        p.va.audit[result_of(p, b, p.q_index, head)] = x;
     }
     if (!p.stats || head != kv * p.group) return;
     count_va_row(p, r.end - r.begin, list.fixed, list.budget + (list.base < 0), list.looked,
@@ -13045,9 +13072,9 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
     enum { WARPS = WEIGHED_KEYS / 32, PARTS = WEIGHED_KEYS / PROXY_DIM };
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, b = blockIdx.y, head = blockIdx.x,
               kv = head / p.group;
-    const i64 row = (i64)b * p.heads + head, result = ((i64)b * p.q_len + p.q_index) * p.heads + head;
+    const i64 row = (i64)b * p.heads + head, result = result_of(p, b, p.q_index, head);
     const bool adapts = p.va.list != nullptr, copied = p.copied != 0;
-    const float lse = p.lse[result];
+    const float lse = p.lse[lse_of(p, b, p.q_index, head)];
     proxy_range range;
     if (copied) range = copied_range(p, b);
     else {
@@ -14141,8 +14168,8 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     float *const weights = p.samples ? (float *)p.list_weights + item * p.list_pitch : nullptr;
     const int wrong = INT32_MAX;                    /* k_list makes NaN of it */
     const bool draws = routes && p.samples && all_teeth > 0.0;
-    const double u = draws ? uniform(row_key<1>(p, b), 0, (unsigned)(kv * p.group), (unsigned)p.q_index, 0)
-                           : 0.0;
+    const double u = !draws ? 0.0
+        : uniform(row_key<1>(p, b), 0, random_head(p, kv * p.group), (unsigned)p.q_index, 0);
 #pragma unroll 1
     for (int tooth = tid; draws && tooth <= p.samples; tooth += ROUTE_THREADS) {
         const double t = (double)tooth + u;
@@ -14216,14 +14243,14 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
 __global__ void __launch_bounds__(PORTION) k_route_error(const __grid_constant__ params p) {
     SHARED(s, rank_memory);
     const int tid = threadIdx.x, lane = tid & 31, b = blockIdx.y, head = blockIdx.x, kv = head / p.group;
-    const i64 item = (i64)b * p.kv_heads + kv, result = ((i64)b * p.q_len + p.q_index) * p.heads + head;
+    const i64 item = (i64)b * p.kv_heads + kv, result = result_of(p, b, p.q_index, head);
     const int n = p.list_lens[item], *const list = p.list + item * p.list_pitch;
     const float *const weights = p.list_weights + item * p.list_pitch;
     const list_range range = p.list_ranges[item];
     const char *const q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + head * p.q_stride[2],
                *const out = p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1]
                           + head * p.out_stride[2];
-    const float lse = p.lse[result] * LOG2E;
+    const float lse = p.lse[lse_of(p, b, p.q_index, head)] * LOG2E;
     int begin, end, position;
     key_range(p, b, begin, end, position);
     double sum = 0.0, drawn = 0.0;
@@ -14333,6 +14360,8 @@ __global__ void __launch_bounds__(256) k_route_stats(const __grid_constant__ par
 #pragma unroll 1
     for (i64 i = -p.q_index * results; p.covered && i < results; i++)
         if (p.covered[i] >= 0) { covered += p.covered[i]; rows++; }
+    rows = mean_sum(p, 0, rows);
+    covered = mean_sum(p, 1, covered);
     if (rows) p.stats->covered_mass = 1e-6 * (double)covered / (double)rows;
     rows = 0;
 #pragma unroll 1
@@ -14341,6 +14370,9 @@ __global__ void __launch_bounds__(256) k_route_stats(const __grid_constant__ par
         imbalance += p.routed[i].imbalance;
         largest += p.routed[i].largest;
     }
+    rows = mean_sum(p, 2, rows);
+    imbalance = mean_sum(p, 3, imbalance);
+    largest = mean_sum(p, 4, largest);
     if (!rows) return;
     p.stats->imbalance = 1e-6 * (double)imbalance / (double)rows;
     p.stats->largest_bucket = 1e-6 * (double)largest / (double)rows;
@@ -14485,6 +14517,7 @@ dim3 grid_of(extent e) { return dim3((unsigned)e.x, (unsigned)e.y, (unsigned)e.z
    be. */
 struct geometry {
     i64 batch, q_len, heads, kv_heads, group, d, dv, keys;            /* keys: what a sequence can hold */
+    i64 all_heads;                                  /* of the caller's tensors */
     i64 blocks, splits, columns;                    /* of 64 keys; of a row; of 256 features of V */
     i64 samples, flash_blocks, draws, portions;     /* draws: the most of a query head; 0: none */
     int unit_shift;                                 /* see params */
@@ -15162,7 +15195,7 @@ santa_status measure_listed(const santa_problem *problem, geometry *g) {
 
 cudaError_t launch_listed(call &c) {
     params &p = c.p;
-    const i64 row = c.listed_row ? p.q_index * c.g.kv_heads : 0;
+    const i64 row = c.listed_row ? p.q_index * p.all_kv_heads : 0;
     p.list = c.list + row * p.list_pitch;
     p.list_lens = c.list_lens ? c.list_lens + row : nullptr;
     p.list_weights = c.list_weights ? c.list_weights + row * p.list_pitch : nullptr;
@@ -15192,15 +15225,19 @@ bool asks(const santa_sample_attention_options &x) {
     return x.mask || x.mask_out || x.audit || x.row_mass;
 }
 
+void size_masks(i64 size, i64 q_len, i64 keys, geometry *g) {
+    g->k_blocks = ceil_div(keys, size);
+    g->q_blocks = (q_len + 2 * size - 2) / size;
+}
+
 santa_status measure_sparse(const santa_problem *problem, geometry *g) {
     const santa_sample_attention_options &x = problem->o.sample_attention;
     const i64 size = x.block_size;
     const santa_status s = measure_exact(problem, g);
     if (s != SANTA_OK) return s;
     if (g->q_len < PREFILL_ROWS && !asks(x)) return SANTA_OK;
-    g->k_blocks = ceil_div(g->keys, size);
+    size_masks(size, g->q_len, g->keys, g);
     g->mask_words = ceil_div(g->k_blocks, 32);
-    g->q_blocks = (g->q_len + 2 * size - 2) / size;
     g->is_sampled = !x.mask;
     g->is_audited = x.audit != nullptr;
     g->units = x.num_chunks * (size / BLOCK);
@@ -16393,6 +16430,7 @@ santa_status geometry_of(const pipeline &row, const santa_problem *problem, geom
     g->batch = problem->batch;
     g->q_len = problem->q_len;
     g->heads = problem->heads;
+    g->all_heads = g->heads;
     g->kv_heads = problem->kv_heads;
     g->group = problem->group;
     g->d = problem->head_dim;
@@ -16474,6 +16512,110 @@ layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {
     return l;
 }
 
+/* A call does its items in up to three parts, which have all KV heads of so many sequences, or some of
+   one; a call without a range is one part. A part is a problem of its own: its tensors and arrays are views
+   of the caller's. What remembers the caller's sizes are the last fields of params. */
+struct item_part { i64 sequence, sequences, kv_head, kv_heads; };
+struct item_parts { item_part part[3]; int count; };
+
+item_parts parts_of(const santa_problem &problem) {
+    const i64 all = problem.kv_heads, end = problem.o.item_end;
+    item_parts x = {};
+    for (i64 at = problem.o.item_begin; at < end;) {
+        const i64 first = at % all, left = end - at, whole = first ? 0 : left / all;
+        item_part &y = x.part[x.count++];
+        y = { at / all, whole ? whole : 1, first, left < all - first ? left : all - first };
+        at += y.sequences * y.kv_heads;
+    }
+    return x;
+}
+
+template <typename T> void move_on(T *&p, i64 n) { if (p) p += n; }
+
+/* Heads from `head` on, and sequences, unless they are pages. */
+void view_part(santa_tensor *t, const item_part &x, i64 group, bool paged) {
+    i64 s[4];
+    byte_strides(t, s);
+    if (!t->data) return;
+    t->data = (char *)t->data + (paged ? 0 : x.sequence * s[0]) + x.kv_head * group * s[2];
+    t->shape[2] = x.kv_heads * group;
+    if (!paged) t->shape[0] = x.sequences;
+}
+
+/* Rows of a router for each KV head; its index, which has a slot for each sequence or is given them. */
+void route_part(const santa_problem &whole, const item_part &x, santa_buckets *r) {
+    const i64 d = whole.head_dim, size = size_of(r->dtype), kv = x.kv_head,
+              slots = r->num_slots ? r->num_slots : whole.batch;
+    params p;
+    fill_index(&whole.a, whole.batch, whole.capacity, &p);
+    const auto rows = [&](const void *&at, i64 n) { if (at) at = (const char *)at + kv * n * size; };
+    rows(r->centroids, r->num_buckets * d);
+    rows(r->w1, r->hidden * d);
+    rows(r->w2, r->num_buckets * r->hidden);
+    move_on(r->b1, kv * r->hidden);
+    move_on(r->b2, kv * r->num_buckets);
+    r->index = (int *)r->index + ((r->slots ? 0 : x.sequence * whole.kv_heads) + kv) * p.index_ints;
+    r->num_slots = r->slots ? slots : slots - x.sequence;
+    move_on(r->slots, x.sequence);
+    view_part(&r->q, x, whole.group, false);
+}
+
+void make_part(const santa_problem &whole, const item_part &x, santa_problem *part, santa_buckets *router) {
+    santa_attention &a = part->a;
+    santa_options &o = part->o;
+    const i64 b = x.sequence, kv = x.kv_head, head = kv * whole.group, row = b * whole.heads + head,
+              result = b * whole.q_len * whole.heads + head;
+    const bool paged = whole.a.block_table != nullptr;
+    *part = whole;
+    o.item_begin = 0;
+    o.item_end = x.sequences * x.kv_heads;
+    if (o.item_end == whole.batch * whole.kv_heads) return;
+    part->batch = x.sequences;
+    part->kv_heads = x.kv_heads;
+    part->heads = x.kv_heads * whole.group;
+    for (santa_tensor *t : { &a.q, &a.out }) view_part(t, x, whole.group, false);
+    for (santa_tensor *t : { &a.k, &a.v, &a.k_scales, &a.v_scales }) view_part(t, x, 1, paged);
+    move_on(a.lse, result);
+    move_on(a.std_error, result);
+    for (const int32_t **at : { &a.seq_lens, &a.context_lens, &a.kv_start, &a.proxy_lens }) move_on(*at, b);
+    for (const uint64_t **at : { &o.seeds, &o.offsets, &o.request_ids }) move_on(*at, b);
+    move_on(a.block_table, b * a.block_table_stride);
+    move_on(a.sinks, head);
+    move_on(a.alibi_slopes, head);
+    const i64 list = b * (a.key_list_rows ? whole.q_len : 1) * whole.kv_heads + kv;
+    move_on(a.key_list, list * a.key_list_stride);
+    move_on(a.key_weights, list * a.key_list_stride);
+    move_on(a.key_list_lens, list);
+    if (a.proxy && o.scores == SANTA_SCORES_PROXY) {
+        const copy_shape copy = copy_shape_of(&whole.a);
+        a.proxy = (char *)a.proxy + ((paged ? 0 : b * whole.kv_heads) + kv) * copy.blocks * copy.bytes;
+    }
+    move_on(o.vattention.heavy_index, result * o.vattention.heavy_stride);
+    move_on(o.vattention.audit, result);
+    santa_sample_attention_options &sparse = o.sample_attention;
+    geometry g = {};
+    if (o.method == SANTA_SAMPLE_ATTENTION) size_masks(sparse.block_size, whole.q_len, whole.capacity, &g);
+    move_on(sparse.mask, row * g.q_blocks * g.k_blocks);
+    move_on(sparse.mask_out, row * g.q_blocks * g.k_blocks);
+    move_on(sparse.audit, row);
+    move_on(sparse.row_mass, result);
+    if (o.method != SANTA_SAAP) return;
+    *router = *a.buckets;
+    a.buckets = router;
+    route_part(whole, x, router);
+}
+
+santa_status part_fits(const pipeline &row, const santa_problem *problem) {
+    const santa_attention *a = &problem->a;
+    geometry g;
+    const santa_status s = geometry_of(row, problem, &g);
+    if (s != SANTA_OK) return s;
+    if (g.k_blocks && is_scaled(a)) return SANTA_ERR_BACKEND_ROW_SCALES;
+    if (g.k_blocks && !suits_tiles(a)) return SANTA_ERR_BACKEND_SPARSE;
+    return layout_of(row, g, problem->o.stash).total > (size_t)PTRDIFF_MAX / 2 ? SANTA_ERR_OVERFLOW
+                                                                              : SANTA_OK;
+}
+
 santa_status check(const santa_problem *problem) {
     const santa_attention *a = &problem->a;
     const santa_options *o = &problem->o;
@@ -16489,25 +16631,41 @@ santa_status check(const santa_problem *problem) {
         return SANTA_ERR_BACKEND_DTYPE;
     if (a->first_tokens && (a->key_list || o->dense_below)) return SANTA_ERR_BACKEND_FIRST_TOKENS;
     if (o->ranks.count > 1 && !meets_ranks(*a, *o)) return SANTA_ERR_BACKEND_RANKS;
-    if (o->item_end - o->item_begin != problem->batch * problem->kv_heads) return SANTA_ERR_BACKEND_ITEMS;
     if (o->method == SANTA_VATTENTION && o->vattention.heavy) return SANTA_ERR_BACKEND_HEAVY;
     for (const santa_tensor *t : { &a->q, &a->k, &a->v, &a->out, &a->k_scales, &a->v_scales })
         if (!lies_on_numbers(t)) return SANTA_ERR_BACKEND_ALIGNMENT;
     if (o->scores == SANTA_SCORES_PROXY && (uintptr_t)a->proxy % 16) return SANTA_ERR_BACKEND_ALIGNMENT;
     if (o->method == SANTA_SAAP && (uintptr_t)a->buckets->index % 4) return SANTA_ERR_BUCKETS_INDEX;
-    geometry g;
-    const santa_status s = geometry_of(*row, problem, &g);
-    if (s != SANTA_OK) return s;
-    if (g.k_blocks && is_scaled(a)) return SANTA_ERR_BACKEND_ROW_SCALES;
-    if (g.k_blocks && !suits_tiles(a)) return SANTA_ERR_BACKEND_SPARSE;
-    return layout_of(*row, g, o->stash).total > (size_t)PTRDIFF_MAX / 2 ? SANTA_ERR_OVERFLOW : SANTA_OK;
+    const item_parts parts = parts_of(*problem);
+    santa_problem part;
+    santa_buckets router;
+    santa_status s = SANTA_OK;
+    for (int i = 0; i < parts.count && s == SANTA_OK; i++) {
+        make_part(*problem, parts.part[i], &part, &router);
+        s = part_fits(*row, &part);
+    }
+    return s;
 }
+
+/* Of several parts: mean_sum's. */
+size_t means_bytes(const item_parts &parts) { return parts.count > 1 ? 256 : 0; }
 
 size_t workspace_size(const santa_problem *problem) {
     geometry g;
     const pipeline *row = pipeline_of(*problem);
-    if (!row || geometry_of(*row, problem, &g) != SANTA_OK) return 0;
-    return layout_of(*row, g, problem->o.stash).total + 255;
+    const item_parts parts = parts_of(*problem);
+    santa_problem part;
+    santa_buckets router;
+    size_t most = 0;
+    if (!row) return 0;
+    for (int i = 0; i < parts.count; i++) {
+        make_part(*problem, parts.part[i], &part, &router);
+        if (geometry_of(*row, &part, &g) != SANTA_OK) return 0;
+        const size_t total = layout_of(*row, g, problem->o.stash).total;
+        if (g.ranks) most += total;                 /* all are there until the last exchange is done */
+        else if (most < total) most = total;
+    }
+    return most + means_bytes(parts) + 255;
 }
 
 /* Anything the GPU can reach; a host pointer is the usual mistake. */
@@ -16607,6 +16765,8 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     fill_scales(&a->v_scales, &p->v_scales);
 
     p->kv_heads = g.kv_heads;
+    p->all_heads = p->lse_heads = (int)g.all_heads;
+    p->all_kv_heads = g.all_heads / g.group;
     p->batch = (int)g.batch; p->q_len = (int)problem->q_len;
     p->heads = (int)g.heads; p->group = (int)g.group;
     p->d = (int)g.d; p->dv = (int)g.dv;
@@ -16649,7 +16809,7 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     if (o->method == SANTA_VATTENTION) fill_va(&o->vattention, g, &p->va);
     if (o->method == SANTA_SAAP) fill_routed(problem, g, p);
     if (!a->key_list) return;
-    const i64 lists = g.kv_heads * (a->key_list_rows ? problem->q_len : 1);
+    const i64 lists = p->all_kv_heads * (a->key_list_rows ? problem->q_len : 1);
     p->list_heads = (int)g.list_heads;
     p->list_most = (int)a->max_list;
     p->list_pitch = a->key_list_stride;
@@ -16677,19 +16837,17 @@ santa_status prepare(const santa_problem *problem, void *workspace, call *c) {
     return read_device(&c->card);
 }
 
+santa_status decode_part(const santa_problem *problem, const santa_problem &whole_call, const item_part &at,
+                         void *workspace, santa_stats *stats, i64 *means, call &c);
+
 santa_status decode(const santa_problem *problem, void *workspace, size_t workspace_bytes,
                     santa_stats *stats) {
     const santa_attention *a = &problem->a;
     const santa_options *o = &problem->o;
-    const pipeline *row = pipeline_of(*problem);    /* santa_decode has run check */
     santa_status s;
-    call c;
-    memset((void *)&c, 0, sizeof c);
-    if (!row) return SANTA_ERR_BACKEND_SCORES;
+    if (!pipeline_of(*problem)) return SANTA_ERR_BACKEND_SCORES;      /* santa_decode has run check */
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
-    if ((s = geometry_of(*row, problem, &c.g)) != SANTA_OK) return s;
-    c.l = layout_of(*row, c.g, o->stash);
-    if (workspace_bytes < c.l.total + 255) return SANTA_ERR_WORKSPACE_SIZE;
+    if (workspace_bytes < workspace_size(problem)) return SANTA_ERR_WORKSPACE_SIZE;
     const bool proxied = o->scores == SANTA_SCORES_PROXY, adapts = o->method == SANTA_VATTENTION;
     const santa_sample_attention_options *sparse
         = o->method == SANTA_SAMPLE_ATTENTION ? &o->sample_attention : nullptr;
@@ -16714,19 +16872,57 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     for (const void *at : others) if (at && (s = check_pointer(at)) != SANTA_OK) return s;
     for (const void *at : routed) if (at && (s = check_pointer(at)) != SANTA_OK) return s;
 
+    const item_parts parts = parts_of(*problem);
+    const size_t room = means_bytes(parts);
+    char *at = (char *)(((uintptr_t)workspace + 255) / 256 * 256);
+    i64 *const means = room ? (i64 *)at : nullptr;
+    const cudaStream_t stream = (cudaStream_t)o->stream;
+    cudaError_t e = cudaSuccess;
+    if (stats) e = cudaMemsetAsync(stats, 0, sizeof *stats, stream);
+    if (stats && means && e == cudaSuccess) e = cudaMemsetAsync(means, 0, room, stream);
+    s = cuda_status(e);
+    santa_problem part;
+    santa_buckets part_router;
+    call c[3];
+    at += room;
+    for (int i = 0; i < parts.count && s == SANTA_OK; i++) {
+        make_part(*problem, parts.part[i], &part, &part_router);
+        s = decode_part(&part, *problem, parts.part[i], at, stats, means, c[i]);
+        if (c[i].g.ranks) at += c[i].l.total;
+    }
+    /* when nothing can fail to meet the others any more */
+    for (int i = 0; i < parts.count && s == SANTA_OK && c[i].g.ranks; i++)
+        s = cuda_status(launch<k_join_ranks>(c[i], dim3((unsigned)c[i].g.results), 128, 0, false));
+    return s;
+}
+
+/* One part of a call, see make_part; over ranks c is ready for k_join_ranks. */
+santa_status decode_part(const santa_problem *problem, const santa_problem &whole_call, const item_part &at,
+                         void *workspace, santa_stats *stats, i64 *means, call &c) {
+    const santa_attention *a = &problem->a;
+    const santa_options *o = &problem->o;
+    const pipeline *row = pipeline_of(*problem);
+    memset((void *)&c, 0, sizeof c);
     params &p = c.p;
+    santa_status s = geometry_of(*row, problem, &c.g);
+    if (s != SANTA_OK) return s;
+    c.g.all_heads = whole_call.heads;
+    c.l = layout_of(*row, c.g, o->stash);
     if ((s = prepare(problem, workspace, &c)) != SANTA_OK) return s;
+    p.first_sequence = (int)at.sequence;
+    p.first_head = (int)(at.kv_head * c.g.group);
+    p.means = means;
     p.stats = stats;
     p.std_error = a->std_error;
-    if (c.g.keeps_lse) p.lse = (float *)(c.workspace + c.l.kept_lse);
+    if (c.g.keeps_lse) {
+        p.lse = (float *)(c.workspace + c.l.kept_lse);
+        p.lse_heads = (int)c.g.heads;
+    }
     if ((stats || a->std_error) && c.g.draws) {
         p.keys = (int *)(c.workspace + c.l.keys);
         p.draws = (int *)(c.workspace + c.l.draws);
         if (c.g.weights) p.weights = (float *)(c.workspace + c.l.weights);
     }
-
-    if (stats && (s = cuda_status(cudaMemsetAsync(stats, 0, sizeof *stats, c.stream))) != SANTA_OK)
-        return s;
     const params whole = p;
     float *const part = (float *)(c.workspace + c.l.part);
     if (c.g.ranks) {
@@ -16742,6 +16938,7 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
         const i64 stride[4] = { p.q_len * c.g.heads * p.dv, c.g.heads * p.dv, p.dv, 1 };
         for (int i = 0; i < 4; i++) p.out_stride[i] = 4 * stride[i];
         p.lse = part + c.g.results * p.dv;
+        p.lse_heads = (int)c.g.heads;
         p.error_doubles = c.g.error_doubles;
         p.errors = (double *)(part + c.g.errors_at);
         p.sure = c.g.has_sure ? p.lse + c.g.results : nullptr;
@@ -16769,9 +16966,8 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     p.errors_at = c.g.errors_at;
     p.error_doubles = c.g.error_doubles;
     p.parts = (float *)(c.workspace + c.l.parts);
-    if (!c.gather(part, (size_t)c.g.part_floats * sizeof *part, (void *)p.parts))
-        return SANTA_ERR_RANKS_EXCHANGE;
-    return cuda_status(launch<k_join_ranks>(c, dim3((unsigned)c.g.results), 128, 0, false));
+    return c.gather(part, (size_t)c.g.part_floats * sizeof *part, (void *)p.parts)
+         ? SANTA_OK : SANTA_ERR_RANKS_EXCHANGE;
 }
 
 /* santa_proxy_encode and santa_proxy_append; santa.h has checked the shapes. */
@@ -16811,7 +17007,7 @@ santa_status proxy_encode(const santa_attention *a, int64_t from, int64_t to, vo
     p.table_stride = a->block_table_stride ? a->block_table_stride : a->max_pages;
     p.pages = a->k.shape[0] > INT32_MAX ? INT32_MAX : (int)a->k.shape[0];
     if (paged) p.by_page = divide_by((unsigned)a->k.shape[1]);
-    p.kv_heads = kv_heads;
+    p.kv_heads = p.all_kv_heads = kv_heads;
     fill_rotation(p.d, &p);
     p.proxy = (char *)a->proxy;
     p.copy = copy;
@@ -16852,7 +17048,7 @@ santa_status buckets_assign(const santa_attention *a, const santa_tensor *keys, 
     if ((s = read_device(&c.card)) != SANTA_OK) return s;
     c.stream = (cudaStream_t)stream;
     p.batch = (int)batch;
-    p.kv_heads = kv_heads;
+    p.kv_heads = p.all_kv_heads = kv_heads;
     p.capacity = (int)capacity;
     p.seq_lens = (const int *)a->seq_lens;
     fill_index(a, batch, capacity, &p);

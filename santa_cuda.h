@@ -20,11 +20,15 @@
                        seeds or offsets in device memory a replayed graph draws anew.
    METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash, top-k, top-p,
                        vattention, pps, saap, sample-attention. Exact scores; for sys, prop, pps,
-                       top-k and vattention also those from a copy of K. The others, and item
-                       ranges, have a status of their own.
+                       top-k and vattention also those from a copy of K. The others have a status
+                       of their own.
                        std_error is a kernel more, which reads the drawn rows of v again, for
                        vattention and from a copy those of k, too.
                        num_threads, parallel_for and isa are for the CPU and are not looked at.
+   ITEM RANGES         As on the CPU: items of the range have the whole call's bits, the others are not
+                       touched, nor are their inputs read. A range that begins or ends within a
+                       sequence is up to three times the kernels, and over ranks the exchanges, of a
+                       call: the heads of its first sequence, whole sequences, heads of the last one.
    DENSE BELOW         The CPU's rule, row by row on the device; from a copy of K, too. Rows that are
                        not short cost two launches that do nothing. Where no row can have as many
                        keys, by k's capacity or the window, the call is dense's alone. SANTA_AUTO is

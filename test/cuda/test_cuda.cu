@@ -942,6 +942,7 @@ static void long_context(void) {
 static void saap_kernels(void);
 static void steps_edges(void);
 static void steps_errors(void);
+static bool check_ranges(const santa_attention &a, santa_options o, test_rng *r, const char *what);
 static void steps_chain(const ref_spec &s, totals *t);
 
 #include "test_ranks.h"
@@ -1213,6 +1214,8 @@ static void random_problems(void) {
             if (test_below(&rng, 4) == 0)
                 o.dense_below = pick(&rng, {(int64_t)SANTA_AUTO, s.len / 2 + 1, s.len + 1});
             if (!compare(p, o, s.q_type == s.k_type ? &same : &mixed)) print_problem(s, o, i);
+            test_rng other = test_rng_make(5000 + (uint64_t)i);
+            if (k == i % 3 && !check_ranges(p.a, o, &other, "ranges")) print_problem(s, o, i);
         }
     }
     printf("        seed %llu: dense at most %.3f of its bound off; moved: %lld of %lld heads, %lld draws; "
@@ -1882,7 +1885,6 @@ static void errors(void) {
         static const int32_t none[16] = {0};
         a->kv_start = none;
     });
-    with("items", SANTA_ERR_BACKEND_ITEMS, [](santa_attention *, santa_options *o) { o->item_end = 1; });
     with("too many keys", SANTA_ERR_BACKEND_TOO_LONG,
          [](santa_attention *a, santa_options *) { a->k.shape[1] = a->v.shape[1] = INT32_MAX - 62; });
     with("a wide head", SANTA_ERR_BACKEND_SIZE, [](santa_attention *a, santa_options *) {
@@ -3006,6 +3008,7 @@ static void lists_same_bits(void) {
 #include "test_vattention.h"
 #include "test_scales.h"
 #include "test_types.h"
+#include "test_items.h"
 
 static const test_case against_cpu[] = {{"methods_and_stashes", methods_and_stashes},
                                         {"types", types},
@@ -3072,5 +3075,5 @@ static const test_case steps[] = {
     {"gpu_against_cpu", against_cpu}, {"gpu", behaviour}, {"gpu_proxy", copies}, {"gpu_lists", lists},     \
         {"gpu_selected", selected}, {"gpu_ranks", over_ranks}, {"gpu_vattention", va_cases},               \
         {"gpu_saap", saap_cases}, {"gpu_prefill", prefill_cases}, {"gpu_steps", steps},              \
-        {"gpu_scales", scale_cases}, {"gpu_types", type_cases},
+        {"gpu_scales", scale_cases}, {"gpu_types", type_cases}, {"gpu_items", item_cases},
 #include "../main.c"

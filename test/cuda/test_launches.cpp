@@ -1194,10 +1194,30 @@ static void check_firsts(const problem &x, const char *workspace, uint64_t bytes
     }
 }
 
+/* Of a range of items: each launch does a part of it, and the parts are the range; what they launch is
+   that of calls of their sizes, which test_items.h compares. */
+static void check_range(const problem &x) {
+    const int64_t kv_heads = x.a.k.shape[2], group = x.a.q.shape[2] / kv_heads;
+    int64_t at = x.o.item_begin, end = at;
+    for (const standin_launch &l : standin.launches) {
+        params p;
+        if (!read_parameters(l, &p)) return;
+        const int64_t first = p.first_sequence * kv_heads + p.first_head / group;
+        CHECK(l.stream == (cudaStream_t)x.o.stream && p.all_heads == x.a.q.shape[2]);
+        CHECK(p.all_kv_heads == kv_heads && (p.kv_heads == kv_heads || p.batch == 1));
+        if (first == end) at = first;
+        CHECK_MSG(first == at, "%s: a part from item %lld on, not %lld", name_of(l).c_str(),
+                  (long long)first, (long long)at);
+        end = at + p.batch * p.kv_heads;
+    }
+    CHECK_INT(end, x.o.item_end);
+}
+
 /* All launches of a call that succeeded: for each pass its first kernel, then for each of its rows the
    second, and others for errors and stats. */
 static void check_launches(const problem &asked, const char *workspace, uint64_t bytes) {
     const problem x = as_dense(asked);
+    if (x.o.item_end) { check_range(x); return; }
     if (x.o.method == SANTA_SAAP) { check_routed_launches(x, workspace, bytes); return; }
     const int brief = dense_below(x) > 0 ? 2 : 0;    /* launches for rows below dense_below */
     const int64_t rows = x.a.q.shape[1], pass = rows_of_pass(x),
@@ -1362,7 +1382,9 @@ static santa_status run(const problem &x, size_t shift = 0) {
     note(CHECK_STATUS(santa_decode(&x.a, &x.o, workspace, bytes - 1, x.stats), SANTA_ERR_WORKSPACE_SIZE)
          ? SANTA_ERR_WORKSPACE_SIZE : s);
     CHECK_INT(standin.calls, 0);
-    const bool endless = x.a.q.shape[1] > PATIENCE && !is_tiled(as_dense(x));
+    const bool none = x.o.item_end && x.o.item_begin == x.o.item_end,
+               endless = x.a.q.shape[1] > PATIENCE && !none
+                      && (!is_tiled(as_dense(x)) || x.o.sample_attention.row_mass);
     standin.fail_at = endless ? PATIENCE : 0;
     const santa_status got = santa_decode(&x.a, &x.o, workspace, bytes, x.stats);
     standin.fail_at = 0;
@@ -2404,6 +2426,11 @@ static void random_calls(void) {
             if (one_in(&r, 8)) x.router.index = (char *)x.router.index + 2;
             if (one_in(&r, 3)) x.router.q = x.a.q;
         }
+        if (one_in(&r, 5)) {
+            const int64_t items = x.a.q.shape[0] * x.a.k.shape[2];
+            x.o.item_begin = test_below(&r, items + 1);
+            x.o.item_end = x.o.item_begin + test_below(&r, items - x.o.item_begin + 1);
+        }
         for (int k = 0; k < 2 && one_in(&r, 4); k++) mutate(&x, &r);
         standin.card = &standin_cards[i % (int)(sizeof standin_cards / sizeof *standin_cards)];
         if (x.a.q.device == SANTA_CPU && x.a.k.device == SANTA_CPU && x.a.v.device == SANTA_CPU
@@ -2426,9 +2453,6 @@ static void every_status(void) {
     if (!produced[SANTA_ERR_HOST_POINTER]) host_pointers();
     if (!produced[SANTA_ERR_BACKEND_TOO_LONG]) limits();
     if (!produced[SANTA_ERR_BACKEND_SPARSE]) sparse_errors();
-    problem part = make(SMALL, SANTA_DENSE);
-    part.o.item_end = 1;
-    run_on_cards(part, SANTA_ERR_BACKEND_ITEMS, "a range of items");
     problem blocks = make(SMALL, SANTA_PPS);
     blocks.a.k.dtype = blocks.a.v.dtype = SANTA_Q8_0;
     run_on_cards(blocks, SANTA_ERR_BACKEND_DTYPE, "q8_0");
