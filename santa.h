@@ -674,8 +674,7 @@ extern "C" {
     X(ERR_BACKEND_SPARSE,                                                                                  \
       "sample-attention on this device wants 16-byte rows, q of f16 or bf16, k and v of that or e4m3")     \
     X(ERR_BACKEND_SCORES,      "this device has exact scores only")                                        \
-    X(ERR_BACKEND_DTYPE,                                                                                   \
-      "q8_0, K of e5m2, q4_0 on this device: dense to top-p, no copy of K; V: dense, top-k, top-p")        \
+    X(ERR_BACKEND_DTYPE, "q8_0, e5m2, q4_0 on this device: not for sample-attention")                      \
     X(ERR_BACKEND_HEAVY,       "this device asks no predictor: heavy_index has its answer")               \
     X(ERR_BACKEND_FIRST_TOKENS, "this device has no first_tokens with a list of keys or dense_below")      \
     X(ERR_BACKEND_ROW_SCALES,  "this device: sample-attention's blocks without k_scales and v_scales")     \
@@ -701,9 +700,9 @@ typedef enum santa_status {
    along head_dim, and strides count elements there, too, in multiples of 32: blocks of 34 bytes, an f16
    scale d and 32 int8; of 18 bytes, an f16 scale d, then 16 bytes b_i whose low halves are features 0 ..
    15 and high ones 16 .. 31, each standing for (half - 8) d. The CPU makes rows of e5m2 and q4_0 f32, a
-   few at a time, before it works on them; the GPU reads them number by number, V for dense, top-k and
-   top-p alone. On one AVX-512 thread 8 bits take about as long as f16, e5m2 1.1 to 1.2 times e4m3, q4_0
-   1.3 times q8_0, k_scales and v_scales 1.1 times. */
+   few at a time, before it works on them; the GPU reads them number by number. On one AVX-512 thread 8
+   bits take about as long as f16, e5m2 1.1 to 1.2 times e4m3, q4_0 1.3 times q8_0, k_scales and v_scales
+   1.1 times. */
 /* One entry for each type of K and V: enumerator, name, as many bytes for so many numbers. First those
    that kernels read as they are. */
 #define SANTA_DIRECT_DTYPE_LIST(X)                                                                         \

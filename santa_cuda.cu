@@ -3085,7 +3085,7 @@ __device__ __noinline__ float head_lse(const params &p, int head, float m, doubl
     return t > 0.0 ? (float)(top + log(t)) : -INFINITY;
 }
 
-/* One value of V, of types that lists have. Called, so that it does not swell its callers. */
+/* One number of K or V, of any type. Called, so that it does not swell its callers. */
 __device__ __noinline__ float load_listed(int type, const char *row, int f, i64 step) {
     return load_coded(type, row, f, step);
 }
@@ -3103,7 +3103,7 @@ __device__ __forceinline__ void gather_numbers(const params &p, int column, int 
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 if (col + k < p.dv)
-                    acc[ch][k] += weight[i] * load_one(p.v_type, p.v + at[i], col + k, p.v_stride[3]);
+                    acc[ch][k] += weight[i] * load_listed(p.v_type, p.v + at[i], col + k, p.v_stride[3]);
     }
 }
 
@@ -6783,7 +6783,7 @@ __device__ __noinline__ double drawn_number(const params &p, int b, int kv, int 
     const char *const v = p.v + kv * p.v_stride[2];
     const i64 at = row_offset(p, p.v_stride, b, key);
     return at == NO_ROW ? (double)__int_as_float(0x7fc00000)
-                        : (double)load_number(p.v_type, v + at, column, p.v_stride[3])
+                        : (double)load_listed(p.v_type, v + at, column, p.v_stride[3])
                           * (double)value_scale(p, b, kv, key);
 }
 
@@ -6886,7 +6886,7 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
         const auto value = [&](int i) {
             const i64 at = row_offset(p, p.v_stride, b, keys[i]);
             return at == NO_ROW ? (double)__int_as_float(0x7fc00000)
-                 : (double)load_number(p.v_type, v + at, min(column, p.dv - 1), p.v_stride[3]);
+                 : (double)load_listed(p.v_type, v + at, min(column, p.dv - 1), p.v_stride[3]);
         };
         const auto scaled = [&](int i) { return drawn_number(p, b, kv, keys[i], min(column, p.dv - 1)); };
         double mine = 0.0;
@@ -7000,7 +7000,7 @@ template <typename T, int N> struct raw_row {
 };
 template <int N, int ROWS = 4>
 __device__ __forceinline__ void load_rows(int type, int vector, const char *const *rows, i64 step, int have,
-                                          float (*x)[N]) {
+                                          float (*x)[N], const int *first = nullptr) {
     const auto load = [&](auto of) {
         raw_row<decltype(of), N> w[ROWS];
 #pragma unroll
@@ -7013,9 +7013,14 @@ __device__ __forceinline__ void load_rows(int type, int vector, const char *cons
         for (int i = 0; i < ROWS * N; i++) {
             const int of = i / N, at = i % N;
             const char *row = rows[0];
+            int from = first ? first[0] : 0;
 #pragma unroll
-            for (int u = 1; u < ROWS; u++) row = u == of ? rows[u] : row;
-            const float y = at < have ? load_any(type, row + at * step) : 0.0f;
+            for (int u = 1; u < ROWS; u++) {
+                row = u == of ? rows[u] : row;
+                if (first) from = u == of ? first[u] : from;
+            }
+            if (!is_blocks(type)) from = 0;
+            const float y = at < have ? load_listed(type, row, from + at, step) : 0.0f;
 #pragma unroll
             for (int k = 0; k < ROWS * N; k++) x[k / N][k % N] = k == i ? y : x[k / N][k % N];
         }
@@ -7064,11 +7069,15 @@ __device__ __forceinline__ float column_mean(const char *at, i64 row, int keys, 
     return sum;
 }
 
-/* Called from two places. */
-__device__ __noinline__ float column_mean(const params &p, const char *at, const unsigned char *bad,
+/* Of feature f. Called from two places. */
+__device__ __noinline__ float column_mean(const params &p, const char *k, int f, const unsigned char *bad,
                                           const float *scale) {
-    const i64 row = p.k_stride[1];
-    const int n = p.copy.keys;
+    const i64 row = p.k_stride[1], step = p.k_stride[3];
+    const int n = p.copy.keys, type = p.k_type;
+    const char *const at = k + f * step;            /* step is 0 where numbers lie in blocks */
+    if (is_blocks(type) || type == SANTA_E5M2)
+        return column_mean(k, row, n, bad, scale,
+                           [&](const char *x) { return load_listed(type, x, f, step); });
     switch (p.k_type) {
         case SANTA_F32: return column_mean(at, row, n, bad, scale,
                                            [](const char *x) { return *(const float *)x; });
@@ -7115,7 +7124,7 @@ __device__ __noinline__ void mean_of_finite(const params &p, const char *k, floa
         bool not_finite = false;
 #pragma unroll 1
         for (int f = lane; f < p.d; f += 32) {
-            const float x = load_any(p.k_type, k + i * p.k_stride[1] + f * p.k_stride[3]);
+            const float x = load_listed(p.k_type, k + i * p.k_stride[1], f, p.k_stride[3]);
             not_finite |= !is_finite(scale ? x * scale[i] : x);
         }
         not_finite = __any_sync(FULL, not_finite);
@@ -7123,7 +7132,7 @@ __device__ __noinline__ void mean_of_finite(const params &p, const char *k, floa
     }
     if (by_warp) __syncwarp(); else __syncthreads();
 #pragma unroll 1
-    for (int f = tid; f < p.d; f += threads) centre[f] = column_mean(p, k + f * p.k_stride[3], bad, scale);
+    for (int f = tid; f < p.d; f += threads) centre[f] = column_mean(p, k, f, bad, scale);
     if (by_warp) __syncwarp(); else __syncthreads();
 }
 
@@ -7194,13 +7203,15 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
     while (PER * lanes < pieces) lanes *= 2;
     const int l = tid & (lanes - 1), at_once = 256 / lanes;
     float x[PER][8];
+    int of_piece[PER];
+#pragma unroll
+    for (int i = 0; i < PER; i++) of_piece[i] = 8 * min(l + lanes * i, pieces - 1);
     const auto load = [&](int key) {
         const char *at_piece[PER];
 #pragma unroll
         for (int i = 0; i < PER; i++)
-            at_piece[i] = k + min(key, n - 1) * p.k_stride[1] + 8 * min(l + lanes * i, pieces - 1)
-                * p.k_stride[3];
-        load_rows<8, PER>(p.k_type, p.any_vector_k, at_piece, p.k_stride[3], 8, x);
+            at_piece[i] = k + min(key, n - 1) * p.k_stride[1] + of_piece[i] * p.k_stride[3];
+        load_rows<8, PER>(p.k_type, p.any_vector_k, at_piece, p.k_stride[3], 8, x, of_piece);
         if (scale)
 #pragma unroll
             for (int i = 0; i < PER; i++)
@@ -7211,7 +7222,7 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
     bool whole = true;
 #pragma unroll 1
     for (int f = tid; f < d; f += 256) {
-        s.centre[f] = column_mean(p, k + f * p.k_stride[3], nullptr, scale);
+        s.centre[f] = column_mean(p, k, f, nullptr, scale);
         whole &= is_finite(s.centre[f]);
     }
     if (__syncthreads_or(!whole)) mean_of_finite(p, k, s.centre, s.bad, scale, false);  /* rare */
@@ -7714,7 +7725,7 @@ __device__ __forceinline__ float share_of(const params &p, i64 row, int j) {
 __device__ __noinline__ float dot_plain(const params &p, const float *q, const char *row, int lane) {
     float sum = 0.0f;
 #pragma unroll 1
-    for (int f = lane; f < p.d; f += 4) sum += q[f] * load_any(p.k_type, row + f * p.k_stride[3]);
+    for (int f = lane; f < p.d; f += 4) sum += q[f] * load_coded(p.k_type, row, f, p.k_stride[3]);
     return sum;
 }
 
@@ -7898,9 +7909,10 @@ __device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const
                         for (int i = 0; i < n; i++) {
                             const float y = s.weight[i][hv];
                             if (y == 0.0f) continue;
-                            const char *row = p.v + s.at[i] + f * p.v_stride[3];
-                            acc[ch][0] += y * load_one(p.v_type, row, 0, 0);
-                            if (f + 1 < p.dv) acc[ch][1] += y * load_one(p.v_type, row, 1, p.v_stride[3]);
+                            const char *row = p.v + s.at[i];
+                            const i64 step = p.v_stride[3];
+                            acc[ch][0] += y * load_listed(p.v_type, row, f, step);
+                            if (f + 1 < p.dv) acc[ch][1] += y * load_listed(p.v_type, row, f + 1, step);
                         }
                         continue;
                     }
@@ -8483,7 +8495,7 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
             for (int f = 8 * half; f < p.d; f += 16) {
                 const char *piece = row + f * step;
                 float x[1][8];
-                load_rows<8, 1>(p.k_type, p.any_vector_k, &piece, step, p.d - f, x);
+                load_rows<8, 1>(p.k_type, p.any_vector_k, &piece, step, p.d - f, x, &f);
 #pragma unroll
                 for (int h = 0; h < HEADS; h++) {
                     const float4 y = *(const float4 *)&s.q[h][f], z = *(const float4 *)&s.q[h][f + 4];
@@ -8554,7 +8566,8 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
                                      : p.v + (at == NO_ROW ? 0 : at + kv * p.v_stride[2])
                                            + (col < p.dv ? col : 0) * p.v_stride[3];
                 }
-                load_rows<4>(p.v_type, vector_v, rows, p.v_stride[3], p.dv - col, y);
+                const int columns[4] = { col, col, col, col };
+                load_rows<4>(p.v_type, vector_v, rows, p.v_stride[3], p.dv - col, y, columns);
 #pragma unroll
                 for (int u = 0; u < 4; u++)
 #pragma unroll
@@ -8761,7 +8774,7 @@ __device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team
 #pragma unroll 4
                 for (int f = lane; f < p.d && k != NO_ROW; f += 32)
                     dot += s.q[h % SLICE][f]
-                         * load_any(p.k_type, p.k + k + t.kv * p.k_stride[2] + f * p.k_stride[3]);
+                         * load_coded(p.k_type, p.k + k + t.kv * p.k_stride[2], f, p.k_stride[3]);
 #pragma unroll
                 for (int o = 16; o; o >>= 1) dot += __shfl_xor_sync(FULL, dot, o);
                 dot *= key_scale(p, t.b, t.kv, j);
@@ -8929,7 +8942,7 @@ __device__ __noinline__ float dot_numbers(const params &p, const float *q, const
         float sum = 0.0f;
 #pragma unroll 1
         for (int f = lane; f < p.d; f += 32)
-            sum += q[f] * load_any(p.k_type, p.k + at[i] + f * p.k_stride[3]);
+            sum += q[f] * load_coded(p.k_type, p.k + at[i], f, p.k_stride[3]);
 #pragma unroll
         for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
         if ((lane & 15) == i) mine = sum;
@@ -11627,7 +11640,7 @@ __device__ __noinline__ float exact_score(const params &p, int b, int head, int 
                *k = p.k + (at == NO_ROW ? 0 : at + head / p.group * p.k_stride[2]);
     float sum = 0.0f;
     for (int f = threadIdx.x & 31; f < p.d; f += 32)
-        sum += load_any(p.q_type, q + f * p.q_stride[3]) * load_any(p.k_type, k + f * p.k_stride[3]);
+        sum += load_any(p.q_type, q + f * p.q_stride[3]) * load_coded(p.k_type, k, f, p.k_stride[3]);
 #pragma unroll
     for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
     sum *= key_scale(p, b, head / p.group, key);
@@ -13137,7 +13150,7 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
                                    : p.keys + team / p.together * p.max_draws;
     const char *const q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + head * p.q_stride[2];
     const int column = min(tid % PROXY_DIM, p.dv - 1);
-    const char *const v = p.v + kv * p.v_stride[2] + column * p.v_stride[3];
+    const char *const v = p.v + kv * p.v_stride[2];
     const double from = copied || adapts
         ? (double)load_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1]
                                      + head * p.out_stride[2] + column * p.out_stride[3]) : 0.0;
@@ -13169,7 +13182,7 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
 #pragma unroll 1
                 for (int c = lane; c < p.d; c += 32)
                     score += load_any(p.q_type, q + c * p.q_stride[3])
-                           * load_any(p.k_type, p.k + at + kv * p.k_stride[2] + c * p.k_stride[3]);
+                           * load_coded(p.k_type, p.k + at + kv * p.k_stride[2], c, p.k_stride[3]);
 #pragma unroll
                 for (int o = 16; o; o >>= 1) score += __shfl_xor_sync(FULL, score, o);
                 score = finished_score(p, head, score * key_scale(p, b, kv, j), j - range.position);
@@ -13212,7 +13225,8 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
                 const i64 at = row_offset(p, p.v_stride, b, s.key[k]);
                 const double y = at == NO_ROW
                                ? (double)__int_as_float(0x7fc00000)
-                               : (double)load_any(p.v_type, v + at) * scale(s.key[k]) * times - from;
+                               : (double)load_coded(p.v_type, v + at, column, p.v_stride[3])
+                                 * scale(s.key[k]) * times - from;
 #pragma unroll
                 for (int c = 0; c < 3; c++) {
                     linear[c] += s.weight[c][k] * y;
@@ -14266,10 +14280,10 @@ __global__ void __launch_bounds__(PORTION) k_route_error(const __grid_constant__
 #pragma unroll 1
         for (int f = lane; f < p.d; f += 32)
             score += load_any(p.q_type, q + f * p.q_stride[3])
-                   * load_any(p.k_type, p.k + k + kv * p.k_stride[2] + f * p.k_stride[3]);
+                   * load_coded(p.k_type, p.k + k + kv * p.k_stride[2], f, p.k_stride[3]);
 #pragma unroll 1
         for (int c = lane; c < p.dv; c += 32) {
-            const float row = load_any(p.v_type, p.v + v + kv * p.v_stride[2] + c * p.v_stride[3]),
+            const float row = load_coded(p.v_type, p.v + v + kv * p.v_stride[2], c, p.v_stride[3]),
                         to = row * v_scale * p.v_scale - load_any(p.out_type, out + c * p.out_stride[3]);
             dist += to * to;
         }
@@ -16621,13 +16635,7 @@ santa_status check(const santa_problem *problem) {
     const santa_options *o = &problem->o;
     const pipeline *row = pipeline_of(*problem);
     if (!row) return SANTA_ERR_BACKEND_SCORES;
-    const unsigned by_number = bit(SANTA_DENSE) | bit(SANTA_IID) | bit(SANTA_STRAT) | bit(SANTA_SYS)
-                             | bit(SANTA_PROP) | bit(SANTA_FLASH) | bit(SANTA_TOP_K) | bit(SANTA_TOP_P);
-    const unsigned by_lists = bit(SANTA_DENSE) | bit(SANTA_TOP_K) | bit(SANTA_TOP_P);
-    if ((a->v.dtype == SANTA_E5M2 || a->v.dtype == SANTA_Q4_0) && !(by_lists & bit(o->method)))
-        return SANTA_ERR_BACKEND_DTYPE;
-    if ((is_coded(a->k.dtype) || is_coded(a->v.dtype))
-        && (!(by_number & bit(o->method)) || o->scores == SANTA_SCORES_PROXY))
+    if (o->method == SANTA_SAMPLE_ATTENTION && (is_coded(a->k.dtype) || is_coded(a->v.dtype)))
         return SANTA_ERR_BACKEND_DTYPE;
     if (a->first_tokens && (a->key_list || o->dense_below)) return SANTA_ERR_BACKEND_FIRST_TOKENS;
     if (o->ranks.count > 1 && !meets_ranks(*a, *o)) return SANTA_ERR_BACKEND_RANKS;
@@ -16976,7 +16984,6 @@ santa_status proxy_encode(const santa_attention *a, int64_t from, int64_t to, vo
     const bool paged = a->block_table != nullptr;
     const i64 batch = paged ? a->q.shape[0] : a->k.shape[0], kv_heads = a->k.shape[2],
               capacity = paged ? a->max_pages * a->k.shape[1] : a->k.shape[1];
-    if (is_coded(a->k.dtype)) return SANTA_ERR_BACKEND_DTYPE;
     if (capacity > INT32_MAX - (BLOCK - 1)) return SANTA_ERR_BACKEND_TOO_LONG;
     if (batch > 65535 || kv_heads > 65535 || a->k.shape[3] > COPY_DIM) return SANTA_ERR_BACKEND_SIZE;
     if (!lies_on_numbers(&a->k) || !lies_on_numbers(&a->k_scales) || (uintptr_t)a->proxy % 16)

@@ -8,15 +8,15 @@
 
 # Cases of the GPU's tests that an emulator takes seconds for; fewer ones.
 FEW="--quick methods_and_stashes cpu/types gpu/errors cuda_errors saap_limits steps_edges scales_errors
-     items_means"
+     items_means coded_budgets coded_buckets"
 EMULATED="--quick methods_and_stashes cpu/types head_dims groups paged extras nan_in_k graphs gpu/errors
           cuda_errors proxy_redo gpu_lists left_padding std_errors dense_below first_tokens gpu_steps gpu_saap
-          va_short_rows va_exact va_poison va_nan va_errors gpu_prefill gpu_scales gpu_items"
+          va_short_rows va_exact va_poison va_nan va_errors gpu_prefill gpu_scales gpu_items gpu_coded"
 # Under sanitizers, where each takes five times as long.
 SANITIZED="--quick methods_and_stashes cpu/types head_dims groups paged extras nan_in_k graphs gpu/errors
            cuda_errors gpu_lists std_errors gpu_steps saap_limits saap_graphs va_exact va_poison va_nan va_errors
            prefill_dense sparse_like_cpu first_tokens scales_with_options scales_errors items_of_arrays
-           items_means"
+           items_means coded_errors coded_budgets coded_buckets coded_copies"
 
 # Needs a C++17 compiler and nothing of CUDA. The library reads enums that a caller in C may have filled with
 # any int, which C++'s -fsanitize=enum takes amiss.

@@ -432,10 +432,6 @@ static bool check_gaps(const result &r, const std::vector<char> &before, const c
 static bool compare(problem &p, const santa_options &o, totals *t) {
     const ref_spec &s = p.spec;
     if (o.method == SANTA_PPS && s.head_dim_v > 256) return true;       /* refused */
-    if ((s.v_type == SANTA_E5M2 || s.v_type == SANTA_Q4_0) && o.method != SANTA_DENSE
-        && o.method != SANTA_TOP_K)
-        return true;
-    if (o.method == SANTA_PPS && (is_coded(s.k_type) || is_coded(s.v_type))) return true;
     const bool sampled = o.method != SANTA_DENSE,
                all_f32 = p.a.q.dtype == SANTA_F32 && p.a.k.dtype == SANTA_F32;
     const double eps = s.out_type == SANTA_F32 ? 0.0 : 2.0 * ref_epsilon(s.out_type),
@@ -1872,15 +1868,15 @@ static void errors(void) {
          [](santa_attention *, santa_options *o) { o->scores = SANTA_SCORES_BERNOULLI_IID; });
     with("std_error on the host", SANTA_ERR_HOST_POINTER,
          [](santa_attention *a, santa_options *) { a->std_error = host; });
-    for (santa_method m : {SANTA_PPS, SANTA_VATTENTION})
-        for (int i = 0; i < 2; i++) {
-            santa_options   o = g.o;
-            santa_attention a = g.a;
-            o.method = m;
-            santa_clear_unused_options(&o);
-            (i ? a.k : a.v).dtype = m == SANTA_PPS ? SANTA_Q8_0 : SANTA_E5M2;
-            refuse(g, a, o, g.workspace(), (size_t)1 << 40, g.stats, SANTA_ERR_BACKEND_DTYPE, "q8_0");
-        }
+    for (int i = 0; i < 2; i++) {
+        santa_options   o = g.o;
+        santa_attention a = g.a;
+        o.method = SANTA_SAMPLE_ATTENTION;
+        a.causal = 1;
+        santa_clear_unused_options(&o);
+        (i ? a.k : a.v).dtype = i ? SANTA_Q8_0 : SANTA_E5M2;
+        refuse(g, a, o, g.workspace(), (size_t)1 << 40, g.stats, SANTA_ERR_BACKEND_DTYPE, "q8_0");
+    }
     with("kv_start on the host", SANTA_ERR_HOST_POINTER, [](santa_attention *a, santa_options *) {
         static const int32_t none[16] = {0};
         a->kv_start = none;
@@ -2557,11 +2553,6 @@ static void proxy_errors(void) {
          [](santa_attention *a, santa_options *) { a->proxy = (char *)(((uintptr_t)host + 15) / 16 * 16);
          });
     santa_attention a = g.a;
-    a.k.dtype = SANTA_Q8_0;
-    CHECK_STATUS(santa_proxy_encode(&a, 0, 100, NULL), SANTA_ERR_BACKEND_DTYPE);
-    a.k.dtype = SANTA_E5M2;
-    CHECK_STATUS(santa_proxy_encode(&a, 0, 100, NULL), SANTA_ERR_BACKEND_DTYPE);
-    a = g.a;
     a.proxy = (char *)a.proxy + 4;
     CHECK_STATUS(santa_proxy_encode(&a, 0, 100, NULL), SANTA_ERR_BACKEND_ALIGNMENT);
     CHECK_STATUS(santa_proxy_append(&g.a, -1, NULL), SANTA_ERR_PROXY_RANGE);
@@ -3009,6 +3000,7 @@ static void lists_same_bits(void) {
 #include "test_scales.h"
 #include "test_types.h"
 #include "test_items.h"
+#include "test_coded.h"
 
 static const test_case against_cpu[] = {{"methods_and_stashes", methods_and_stashes},
                                         {"types", types},
@@ -3075,5 +3067,5 @@ static const test_case steps[] = {
     {"gpu_against_cpu", against_cpu}, {"gpu", behaviour}, {"gpu_proxy", copies}, {"gpu_lists", lists},     \
         {"gpu_selected", selected}, {"gpu_ranks", over_ranks}, {"gpu_vattention", va_cases},               \
         {"gpu_saap", saap_cases}, {"gpu_prefill", prefill_cases}, {"gpu_steps", steps},              \
-        {"gpu_scales", scale_cases}, {"gpu_types", type_cases}, {"gpu_items", item_cases},
+        {"gpu_scales", scale_cases}, {"gpu_types", type_cases}, {"gpu_items", item_cases}, {"gpu_coded", coded_cases},
 #include "../main.c"

@@ -2453,7 +2453,9 @@ static void every_status(void) {
     if (!produced[SANTA_ERR_HOST_POINTER]) host_pointers();
     if (!produced[SANTA_ERR_BACKEND_TOO_LONG]) limits();
     if (!produced[SANTA_ERR_BACKEND_SPARSE]) sparse_errors();
-    problem blocks = make(SMALL, SANTA_PPS);
+    problem blocks = make(SMALL, SANTA_SAMPLE_ATTENTION);
+    blocks.a.causal = 1;
+    santa_clear_unused_options(&blocks.o);
     blocks.a.k.dtype = blocks.a.v.dtype = SANTA_Q8_0;
     run_on_cards(blocks, SANTA_ERR_BACKEND_DTYPE, "q8_0");
     problem first = make(SMALL, SANTA_SYS);
