@@ -462,8 +462,8 @@
                             its scores from a copy, of which the next entry tells where ranges begin; a
                             NaN in it gives NaN. Rows of which more than 4 million random words are tried
                             may have another last key or two.
-   a copy of K, to draw     each rank has one of its own keys. Exchanges, for each query row and up to 8 KV
-   by sys, prop, pps        heads at a time: 40 bytes a head, from which all see alike which heads are to be
+   a copy of K, for         each rank has one of its own keys. Exchanges, for each query row and up to 8 KV
+   sys, prop, pps, top-k    heads at a time: 40 bytes a head, from which all see alike which heads are to be
                             rescued; if some are, the 4 * rescue_keys of each of these (its likeliest keys
                             here: those of all ranks are chosen among them) and 16 a head; 8 a head, or a KV
                             head with pps, which place each rank in the comb; 40 a head of what was drawn;
@@ -477,13 +477,13 @@
                             else blocks lie otherwise and a range's last keys, which fill no block, are
                             read exactly: other rows, as good. With kv_start the first keys are those of
                             the rank that it ends in.
-                            On a GPU top-k may take its scores from one, too: 4 * num_samples bytes a head,
-                            however many, then the results, as with exact scores.
-   Refused: saap, sample-attention, lists of keys, a copy of K on CPUs for vattention and top-k, a
-   predictor of heavy tokens, dense_below; std_error but of dense, iid, strat, sys and prop with exact
-   scores, where the results take 16 bytes and one (iid), two or num_combs times 8 * head_dim_v + 16 more
-   (on a GPU 8 * head_dim_v). stats are each rank's own, but rescued_rows, redone_rows and variances the
-   context's, on every rank.
+                            Top-k may take its scores from one, too, where a NaN gives NaN: the 40 bytes a
+                            head, 4 * num_samples, however many, 40 of what was taken, then the sums. On a
+                            GPU 4 * num_samples, then the results, as with exact scores.
+   Refused: saap, sample-attention, lists of keys, a predictor of heavy tokens, dense_below; std_error but
+   of dense, iid, strat, sys and prop with exact scores, where the results take 16 bytes and one (iid), two
+   or num_combs times 8 * head_dim_v + 16 more (on a GPU 8 * head_dim_v). stats are each rank's own, but
+   rescued_rows, redone_rows and variances the context's, on every rank.
    Every rank makes the same calls in the same order. A call that returns an error did not meet the
    others, who wait: end the job (examples/sharded_mpi.c does).
 
@@ -668,8 +668,8 @@ extern "C" {
     X(ERR_RANKS,                                                                                           \
       "ranks.count or ranks.rank is out of range, all_gather is NULL, or flash has no context_lens")       \
     X(ERR_RANKS_METHOD,                                                                                    \
-      "over ranks: no saap, sample-attention, dense_below, list, predictor or step; a copy of K for "  \
-      "sys, prop, pps, on GPUs top-k, vattention; std_error of dense, iid, strat, sys, prop only")     \
+      "over ranks: no saap, sample-attention, dense_below, list, predictor or step; std_error of dense, "  \
+      "iid, strat, sys, prop with exact scores only")                                                      \
     X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0, or did not bring what this rank said")  \
     X(ERR_BACKEND_SPARSE,                                                                                  \
       "sample-attention on this device wants 16-byte rows, q of f16 or bf16, k and v of that or e4m3")     \
@@ -3521,7 +3521,7 @@ static santa_status santa__check_ranks(const santa_attention *a, const santa_opt
             || o->scores == SANTA_SCORES_PROXY))
         return SANTA_ERR_RANKS_METHOD;
     if (o->scores == SANTA_SCORES_PROXY && !(traits & SANTA_DRAWS)
-        && (!(o->method == SANTA_TOP_K || (traits & SANTA_ADAPTS)) || a->q.device == SANTA_CPU))
+        && !(o->method == SANTA_TOP_K || (traits & SANTA_ADAPTS)))
         return SANTA_ERR_RANKS_METHOD;
     return a->key_list || ((traits & SANTA_DRAWS) && o->dense_below) ? SANTA_ERR_RANKS_METHOD : SANTA_OK;
 }
@@ -4143,8 +4143,10 @@ typedef struct santa__rank_copied { santa__rank_mass copied; double fixed_max, f
 typedef struct santa__rank_drawn { santa__rank_mass state; double drawn, weight, square; }
     santa__rank_drawn;
 
-/* How many masses of a head each rank sends that may be rescued. */
+/* How many masses of a head each rank sends that may be rescued; of top-k scores, of the keys that it
+   would take. */
 static int64_t santa__num_rescued(const santa_options *o) {
+    if (santa__is_copied(o) && santa__selects(o)) return o->num_samples;
     return santa__is_copied(o) && o->proxy.rescue_above < 1e300
                ? SANTA__MIN(o->proxy.rescue_keys, (int64_t)INT32_MAX) : 0;
 }
@@ -4153,7 +4155,7 @@ static int64_t santa__num_rescued(const santa_options *o) {
 SANTA__ONCE
 static uint64_t santa__message_bytes(const santa_problem *p) {
     const uint64_t best = (uint64_t)santa__num_best(&p->o);
-    if (santa__is_copied(&p->o))
+    if (santa__is_copied(&p->o) && !santa__has_traits(&p->o, SANTA_ADAPTS))
         return SANTA__MAX(sizeof(santa__rank_copied),
                           santa__mul((uint64_t)santa__num_rescued(&p->o), sizeof(float)));
     return sizeof(santa__rank_mass)
@@ -6725,13 +6727,15 @@ static int64_t santa__rescue(const santa__job *j, int64_t x, const santa__mass *
     return rows;
 }
 
-/* The top keys of one head, for top-k: each is there surely. */
-static void santa__draw_ranked(const santa__job *j, const santa__mass *m, santa__picks *l) {
+/* The top keys of one head, for top-k: each is there surely. Over ranks the choice is made. */
+static void santa__draw_ranked(const santa__job *j, const santa__mass *m, const santa__copied_head *head,
+                               santa__picks *l) {
     const int64_t n = m->blocks * SANTA_BLOCK;
     const double total = m->total + m->rest;
-    uint32_t threshold;
-    int64_t ties, i;
-    santa__select(m->u, n, m->max, (double)j->o->num_samples, 0, 0.0f, &threshold, &ties);
+    uint32_t threshold = head->threshold;
+    int64_t ties = head->ties, i;
+    if (!santa__has_ranks(j->o))
+        santa__select(m->u, n, m->max, (double)j->o->num_samples, 0, 0.0f, &threshold, &ties);
     for (i = 0; i < n; i++) {
         if (!santa__selected(m->u[i], threshold, &ties)) continue;
         m->chance[l->rows] = 1.0f;
@@ -6945,7 +6949,7 @@ static void santa__draw_copied(santa__job *j, int64_t x0, int64_t h, int64_t hea
     l.k = &j->k;
     if (!santa__selects(j->o))
         santa__draw_shared(&mass[h], heads, j->o->num_samples, &rng, &l, j->plan->capacity);
-    else if (mass[h].total > 0.0) santa__draw_ranked(j, &mass[h], &l);
+    else if (mass[h].total > 0.0) santa__draw_ranked(j, &mass[h], &head[h], &l);
     santa__attend_drawn(j, x0 + h, heads, &mass[h], &l, &head[h]);
     for (i = 0; i < l.rows; i++) rows += santa__set_bit(seen, l.index[i] - first);
     j->stats->k_rows_read += rows;
@@ -7108,6 +7112,8 @@ static void santa__step_finish(santa__job *j, int64_t span, int64_t from, int64_
         if (head[h].is_done) {
             for (c = 0; c < j->v.dim; c++) acc[c] = (float)((double)head[h].state.n[c] * head[h].scale);
             santa__write(j, h, acc, head[h].lse, 0.0f);
+        } else if (santa__selects(j->o)) {
+            santa__write(j, h, NULL, 0.0f, 0.0f);
         } else if (santa__has_traits(j->o, SANTA_SHARES_ROWS)) {
             santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, h);
             santa__draw_shared(&mass[h], 1, j->o->num_samples, &rng, &l, 0);
@@ -7431,7 +7437,7 @@ static void santa__va_scores(santa__va *x) {
         const int64_t copied =
             SANTA__MIN(part.to, x->lo + x->mid) - SANTA__MAX(part.from, x->lo);
         santa__copied_range(j, 0, x->lo, x->lo + x->mid, j->scores, stride);
-        for (g = 0; g < j->group; g++)
+        for (g = 0; g < j->group && !x->met; g++)    /* over ranks it shows */
             for (i = 0; i < x->mid; i++) is_exact |= santa__nan_or_plus_inf(j->scores[g * stride + i]);
         j->stats->proxy_rows_read += SANTA__MAX(copied, 0);
         x->looked = x->mid - SANTA__MAX(copied, 0);
@@ -8938,11 +8944,13 @@ static void santa__meet_copies(santa__team *team) {
     }
 }
 
-/* The same of the copy, and what else tells whether heads are to be rescued. Returns how many are. */
+/* The same of the copy, and what else tells whether heads are to be rescued. Returns how many are; of top-k
+   all that have keys, for which santa__meet_rescues makes the choice. */
 static int64_t santa__meet_guards(santa__team *team) {
     const santa__call *call = team->call;
     const santa__meeting at = santa__meeting_of(&call->p);
     const santa_proxy_options *o = &call->p.o.proxy;
+    const int is_top = santa__selects(&call->p.o);
     const int64_t group = call->p.group, n = team->jobs * group;
     santa__rank_copied *mine = (santa__rank_copied *)(void *)(call->meeting + at.message), *all;
     santa__met *met = (santa__met *)(void *)(call->meeting + at.met);
@@ -8957,7 +8965,8 @@ static int64_t santa__meet_guards(santa__team *team) {
         mine[i].copied = santa__mass_said(m);
         mine[i].fixed_max = (double)head->state.m;
         mine[i].fixed = head->state.d;
-        mine[i].spread = mine[i].copied.total > 0.0 ? santa__copied_spread(one, i % group, m, 0) : 0.0;
+        mine[i].spread = mine[i].copied.total > 0.0 && !is_top ? santa__copied_spread(one, i % group, m, 0)
+                                                               : 0.0;
     }
     all = (santa__rank_copied *)(void *)(call->meeting + at.messages);
     if (!santa__tell(team, mine, said.apart, all)) return 0;
@@ -8976,10 +8985,14 @@ static int64_t santa__meet_guards(santa__team *team) {
             if (x->fixed > 0.0) head->fixed += x->fixed * exp(x->fixed_max - (double)head->fixed_max);
             if (x->spread > 0.0) spread += x->spread * exp(x->copied.max - (double)met[i].whole.m);
         }
+        if (is_top && met[i].whole.bad) m->total = (double)santa__nan();
         if (met[i].whole.bad || !(met[i].whole.total > 0.0)) continue;
         m->m = met[i].whole.m;
         m->total = met[i].whole.total;
         m->rest = santa__copied_rest(m, head->fixed_max, head->fixed);
+        head->is_rescued = is_top;
+        rescued += is_top;
+        if (is_top) continue;
         head->expected = santa__expected_variance(m, spread / (m->total + m->rest));
         head->is_rescued = head->expected > o->rescue_above && o->rescue_keys > 0;
         rescued += head->is_rescued;
@@ -8987,8 +9000,8 @@ static int64_t santa__meet_guards(santa__team *team) {
     return rescued;
 }
 
-/* Which keys of all ranks are rescued: each tells its largest masses. Of equal ones those of the first
-   ranks are. */
+/* Which keys of all ranks are rescued, or top-k's: each tells its largest masses, or scores. Of equal ones
+   those of the first ranks are. */
 static void santa__meet_rescues(santa__team *team, int64_t rescued) {
     const santa__call *call = team->call;
     const santa__meeting at = santa__meeting_of(&call->p);
@@ -9005,6 +9018,10 @@ static void santa__meet_rescues(santa__team *team, int64_t rescued) {
         float *s = SANTA__PART(float, one, ranked);
         int64_t found, n = 0;
         if (!head->is_rescued) continue;
+        if (santa__selects(one->o)) {
+            santa__say_best(m->u, m->blocks * SANTA_BLOCK, m->max, mine + k++ * most, most);
+            continue;
+        }
         santa__copied_shares(one, m, head->fixed_max, head->fixed, 0);
         found = santa__likely(m, m->u, most, s, SANTA__PART(int32_t, one, rank_index));
         santa__select(s, found, NULL, (double)most, 0, 0.0f, &head->threshold, &head->ties);
@@ -9032,6 +9049,7 @@ static void santa__meet_rescues(santa__team *team, int64_t rescued) {
 static int64_t santa__meet_drawn(santa__team *team) {
     const santa__call *call = team->call;
     const santa__meeting at = santa__meeting_of(&call->p);
+    const int is_top = santa__selects(&call->p.o);
     const int64_t group = call->p.group, n = team->jobs * group;
     santa__rank_drawn *mine = (santa__rank_drawn *)(void *)(call->meeting + at.message), *all;
     santa__said said = santa__said_make(call, n);
@@ -9059,12 +9077,12 @@ static int64_t santa__meet_drawn(santa__team *team) {
             head->weight += all[r * n + i].weight;
             head->square += all[r * n + i].square;
         }
-        head->found = santa__found_variance(head);
+        head->found = is_top ? 0.0 : santa__found_variance(head);
         if (m->total > 0.0 || sums.total > 0.0 || sums.bad)              /* there are keys in some rank */
             santa__count_guards(SANTA__PART(santa__tally, one, tally), head);
         head->is_done = !santa__not_finite_d(m->total) && !sums.bad
                         && head->found <= call->p.o.proxy.exact_above;
-        redone += !head->is_done;
+        redone += !head->is_done && !is_top;         /* whose NaN shows */
         if (!head->is_done) continue;
         santa__copied_scale(one, i % group, m, sums.m, sums.total, head);
         head->scale *= exp((double)head->state.m - (double)sums.m);
@@ -9082,7 +9100,7 @@ static void santa__run_copied(santa__team *team) {
                               redo = { santa__one_piece, santa__step_redo, 0 },
                               resize = { santa__one_piece, santa__step_resize, 0 },
                               finish = { santa__one_piece, santa__step_finish, 0 };
-    const int is_shared = santa__has_sure(team->j->o);
+    const int is_shared = santa__has_sure(team->j->o), is_top = santa__selects(team->j->o);
     int64_t some;
     if (team->j->begin < team->j->end) santa__run_phase(team, &santa__phases_copied[0]);
     santa__run_phase(team, &begin);
@@ -9090,12 +9108,16 @@ static void santa__run_copied(santa__team *team) {
     if (some) {
         santa__meet_rescues(team, some);
         if (team->has_failed) return;
-        santa__run_phase(team, &rescue);
-        santa__meet_copies(team);
+        if (!is_top) {
+            santa__run_phase(team, &rescue);
+            santa__meet_copies(team);
+        }
     }
     if (team->has_failed) return;
-    santa__run_phase(team, &size);
-    santa__meet_sizes(team, is_shared ? 1 : team->j->group);
+    if (!is_top) {
+        santa__run_phase(team, &size);
+        santa__meet_sizes(team, is_shared ? 1 : team->j->group);
+    }
     if (team->has_failed) return;
     santa__run_phase(team, &draw);
     some = santa__meet_drawn(team);

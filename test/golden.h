@@ -528,3 +528,15 @@
     {0, 0x0997e985u, 0x93202a14u}, /* 526: top-k */
     {1, 0x57f46d9fu, 0x687c1e14u}, /* 527: top-p */
     {0, 0x3f8c5eb7u, 0x73aa2b7eu}, /* 528: vattention */
+    {0, 0xcb15f365u, 0xa5d315c9u}, /* 529: top-k */
+    {4, 0x077e284bu, 0xc3506befu}, /* 530: vattention */
+    {3, 0xd73b5e67u, 0x84dfdb9au}, /* 531: top-k */
+    {0, 0xdf0b499cu, 0xf8d68dc6u}, /* 532: vattention */
+    {2, 0x645b6797u, 0x8c90efc0u}, /* 533: top-k */
+    {0, 0x3ba8f409u, 0x76bb7f72u}, /* 534: vattention */
+    {0, 0xde895312u, 0x9fe18945u}, /* 535: top-k */
+    {84, 0xee3b6385u, 0x68c14d7bu}, /* 536: vattention */
+    {0, 0xf9d1243eu, 0x584a07b9u}, /* 537: top-k */
+    {6, 0x2aad1e30u, 0xcbea5b96u}, /* 538: vattention */
+    {1, 0x7b0c2710u, 0x56f1299eu}, /* 539: top-k */
+    {0, 0x270bec6bu, 0xbff23afeu}, /* 540: vattention */

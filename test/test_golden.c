@@ -30,9 +30,9 @@ static const golden_line golden_table[] = {
 };
 
 /* Kinds that come later have their calls at the end: those before stay what they are. */
-enum { ANY, SUMS, PPS, COPIED, ROUTED, PREFILL, LISTED, TYPED, RANKED, KINDS };
-static const int calls_of[KINDS] = {280, 40, 30, 40, 20, 30, 20, 30, 39};
-enum { METHODS = 9, CALLS = 529 };
+enum { ANY, SUMS, PPS, COPIED, ROUTED, PREFILL, LISTED, TYPED, RANKED, CHOSEN, KINDS };
+static const int calls_of[KINDS] = {280, 40, 30, 40, 20, 30, 20, 30, 39, 12};
+enum { METHODS = 9, CALLS = 541 };
 enum { MOST_SEEDS = 4000 };
 enum { ROWS = 8 }; /* of a call whose numbers are compared, at most       */
 
@@ -90,14 +90,17 @@ static int is_attention(int i) { return golden_kind(i) != SUMS; }
 static int is_routed(int i)    { return golden_kind(i) == ROUTED; }   /* by buckets of keys */
 static int is_prefill(int i)   { return golden_kind(i) == PREFILL; }  /* of many query rows */
 static int is_listed(int i)    { return golden_kind(i) == LISTED; }   /* over lists of keys */
-static int is_ranked(int i)    { return golden_kind(i) == RANKED; }   /* over 2 or 3 ranks */
+/* Over 2 or 3 ranks; what chooses keys by a copy of K came later. */
+static int is_chosen(int i)    { return golden_kind(i) == CHOSEN; }
+static int is_ranked(int i)    { return golden_kind(i) == RANKED || is_chosen(i); }
 /* K of e5m2 or q4_0, mostly with a scale for each row. */
 static int is_typed(int i)     { return golden_kind(i) == TYPED; }
 
 enum { EXACT_RANKED = 10, METHODS_RANKED = 13 };                      /* the others by a copy of K */
 /* By a copy of K. */
 static int is_copied(int i) {
-    return golden_kind(i) == COPIED || (is_ranked(i) && i % METHODS_RANKED >= EXACT_RANKED);
+    return golden_kind(i) == COPIED || is_chosen(i)
+        || (is_ranked(i) && i % METHODS_RANKED >= EXACT_RANKED);
 }
 
 static santa_method golden_method(int i) {
@@ -112,6 +115,7 @@ static santa_method golden_method(int i) {
     case PREFILL: return i % 3 ? SANTA_SAMPLE_ATTENTION : SANTA_DENSE;
     case LISTED:  return SANTA_DENSE;
     case RANKED:  return ranked[i % METHODS_RANKED];
+    case CHOSEN:  return i % 2 ? SANTA_TOP_K : SANTA_VATTENTION;
     default:      return (santa_method)(i % METHODS);
     }
 }
@@ -647,7 +651,7 @@ static void golden_sees(void) {
 }
 
 const test_case suite_golden[] = {
-    {"results of 529 calls", golden_results},
+    {"results of 541 calls", golden_results},
     {"the hashes see changes", golden_sees},
     {0, 0}
 };

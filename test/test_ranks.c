@@ -278,7 +278,20 @@ static void same_budgets(void) {
             for (int64_t i = 0; i < results * 24; i++) index[i] = (int32_t)test_below(&r, s.len + 40) - 20;
             v->heavy_index = index;
         }
-        make_cuts(&r, turn % 4, s.len, ranks, cuts);
+        /* from copies, whose blocks are one process's if ranges begin with whole ones */
+        const int copied = (turn % 8 == 1 || turn % 8 == 3) && v->heavy_tokens >= 0 && !v->heavy_index;
+        shard all = {0};
+        make_cuts(&r, turn % 4, copied ? s.len / 64 : s.len, ranks, cuts);
+        for (int64_t i = 0; i < ranks && copied; i++) cuts[i] *= 64;
+        cuts[ranks] = s.len;
+        if (copied) {
+            const int64_t whole_cuts[2] = {0, s.len};
+            o.scores = SANTA_SCORES_PROXY;
+            o.proxy.sink_tokens = 70;
+            cut(&p, whole_cuts, 0, &all);
+            cut_copy(&all);
+            p.a.proxy = all.copy;
+        }
         float *one = ref_floats(n), *many = ref_floats(n);
         v->audit = audit[0];
         if (ref_run(&p, &o, &whole)) {
@@ -311,6 +324,7 @@ static void same_budgets(void) {
                 if (!far) CHECK_NEAR(many[x + dv], one[x + dv], 2e-5, 1e-6);
             }
         }
+        free(all.copy);
         free(index);
         free(one);
         free(many);
@@ -328,7 +342,7 @@ static void serial(void *user, int64_t count, santa_task task, void *context) {
 
 /* From copies of K, whose blocks are one process's where ranges begin with a whole one. */
 static void copied_rows(void) {
-    static const santa_method methods[] = {SANTA_SYS, SANTA_PPS, SANTA_PROP, SANTA_PPS};
+    static const santa_method methods[] = {SANTA_SYS, SANTA_PPS, SANTA_PROP, SANTA_PPS, SANTA_TOP_K};
     test_rng r = test_rng_make(34);
     int64_t rows = 0, moved = 0, rescued = 0, redone = 0;
     double off[2] = {0.0, 0.0};                      /* where blocks are others, as good as one process */
@@ -339,7 +353,8 @@ static void copied_rows(void) {
         ref_problem p;
         shard all;
         santa_stats sum, whole;
-        santa_options o = ref_options(methods[turn % 4], 24, (uint64_t)turn);
+        santa_options o = ref_options(methods[turn % 3 == 2 ? 4 : turn % 4], turn % 9 == 8 ? 300 : 24,
+                                      (uint64_t)turn);
         s.len += 64 * test_below(&r, 10);
         o.scores = SANTA_SCORES_PROXY;
         o.proxy.rescue_keys = turn % 5 == 2 ? SANTA_NONE : turn % 5 == 3 ? 70 : 0;
@@ -348,7 +363,9 @@ static void copied_rows(void) {
         if (turn % 7 == 5) o.stash = SANTA_STASH_U8;
         if (turn % 6 == 1) o.proxy.local_tokens = 150;
         if (turn % 6 == 2) { o.proxy.local_tokens = SANTA_NONE; o.proxy.sink_tokens = 70; }
+        santa_clear_unused_options(&o);
         ref_build(&p, &s);
+        if (santa_method_traits(o.method) & SANTA_BIASED) p.a.std_error = NULL;
         p.a.proxy_bits = turn % 3 == 1 ? 2 : 4;
         make_cuts(&r, turn % 4, s.len / cut_to, ranks, cuts);
         for (int64_t i = 0; i < ranks; i++) cuts[i] *= cut_to;
@@ -428,6 +445,47 @@ static void copies_of_nothing(void) {
                 CHECK_INT(test_is_nan(many[i]), kind < 2 && i >= 2 * 33);
                 if (kind == 3 && i % 33 < 32) CHECK_NEAR(many[i], 0.0, 0.0, 0.0);
                 if (kind == 3 && i % 33 == 32) CHECK(isinf(many[i]) && many[i] < 0.0f);
+            }
+        }
+        poisoned = -1;
+        ref_free(&p);
+    }
+}
+
+/* What chooses keys by a copy of K: a NaN in a rank's copy, or in K where it is read, is in all results. No
+   keys at all. Exchanges that fail. */
+static void choices_of_nothing(void) {
+    static const int64_t cuts[] = {0, 192, 192, 384, 600};
+    static const int32_t none[1] = {0};
+    for (int turn = 0; turn < 8; turn++) {
+        const int kind = turn / 2, adapts = turn % 2;
+        ref_spec s = ref_spec_make(4, 2, 600, 32);
+        ref_problem p;
+        float many[4 * 33], one[4 * 33];
+        santa_options o = ref_options(adapts ? SANTA_VATTENTION : SANTA_TOP_K, 16, 1);
+        o.scores = SANTA_SCORES_PROXY;
+        if (adapts) o.vattention.heavy_tokens = 9;
+        ref_build(&p, &s);
+        p.a.std_error = NULL;
+        if (kind == 0) ref_set(&p.a.k, 0, 597, 1, 3, (double)test_nan());
+        if (kind == 1) poisoned = 2;
+        if (kind == 2) p.a.seq_lens = none;
+        if (kind == 3) {
+            /* the copy, what is chosen, what was drawn; counts, scores, what is left, the sample's words,
+               its sums, and the rest if there is one; then the results */
+            const int last = adapts ? 6 : 3;
+            CHECK_STATUS(run_ranks(&p, o, cuts, 4, -1, one, NULL), SANTA_OK);
+            for (int broken = 0; broken < last; broken++)
+                CHECK_STATUS(run_ranks(&p, o, cuts, 4, broken, many, NULL), SANTA_ERR_RANKS_EXCHANGE);
+            o.num_threads = 3;
+            o.parallel_for = serial;
+            CHECK_STATUS(run_ranks(&p, o, cuts, 4, -1, many, NULL), SANTA_OK);
+            CHECK(!memcmp(one, many, sizeof one));
+        } else if (CHECK_STATUS(run_ranks(&p, o, cuts, 4, -1, many, NULL), SANTA_OK)) {
+            for (int i = 0; i < 4 * 33; i++) {
+                CHECK_INT(test_is_nan(many[i]), kind < 2 && (i >= 2 * 33) == (kind == 0));
+                if (kind == 2 && i % 33 < 32) CHECK_NEAR(many[i], 0.0, 0.0, 0.0);
+                if (kind == 2 && i % 33 == 32) CHECK(isinf(many[i]) && many[i] < 0.0f);
             }
         }
         poisoned = -1;
@@ -652,6 +710,7 @@ static void refusals(void) {
     ref_build(&p, &s);
     p.a.std_error = NULL;
     const int32_t context = 100;
+    float error[2];
     for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
         santa_options o = ref_options((santa_method)m, 16, 1);
         const int goes = m == SANTA_DENSE || m == SANTA_IID || m == SANTA_STRAT || m == SANTA_SYS
@@ -683,10 +742,15 @@ static void refusals(void) {
     santa_options o = ref_options(SANTA_TOP_K, 16, 1);
     o.ranks.all_gather = talk_all_gather;
     o.ranks.count = 2;
+    p.a.proxy = error;                               /* it is not looked at */
     o.scores = SANTA_SCORES_PROXY;
-    CHECK_STATUS(santa_check(&p.a, &o), SANTA_ERR_RANKS_METHOD);
-    o.scores = SANTA_SCORES_EXACT;
+    CHECK_STATUS(santa_check(&p.a, &o), SANTA_OK);
+    p.a.std_error = error;
     o.method = SANTA_SYS;
+    CHECK_STATUS(santa_check(&p.a, &o), SANTA_ERR_RANKS_METHOD);
+    p.a.std_error = NULL;
+    p.a.proxy = NULL;
+    o.scores = SANTA_SCORES_EXACT;
     o.dense_below = 10;
     CHECK_STATUS(santa_check(&p.a, &o), SANTA_ERR_RANKS_METHOD);
     o.dense_below = 0;
@@ -697,7 +761,6 @@ static void refusals(void) {
     o.method = SANTA_SYS;
     o.vattention.heavy = NULL;
     CHECK_STATUS(santa_check(&p.a, &o), SANTA_OK);
-    float error[2];
     p.a.std_error = error;
     CHECK_STATUS(santa_check(&p.a, &o), SANTA_OK);
     o.method = SANTA_PPS;
@@ -713,6 +776,7 @@ const test_case suite_ranks[] = {
     {"draws from copies of K are those that one process draws", copied_rows},
     {"std_error is that of one process", same_errors},
     {"copies of K: NaN, no keys, exchanges that fail, threads", copies_of_nothing},
+    {"choices by copies of K: NaN, no keys, exchanges that fail, threads", choices_of_nothing},
     {"the mean over seeds is exact attention", unbiased},
     {"threads change no bit", threads},
     {"a NaN in one rank is in the result", nan_in_one},
