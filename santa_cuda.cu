@@ -9064,7 +9064,7 @@ __device__ __noinline__ int best_of_ranks(const params &p, best_memory &s, const
 
 /* Which keys of all ranks are rescued, in two steps with an exchange between them: each rank tells its
    rescue_keys largest masses of a head that is to be; then it takes those among the largest of all,
-   of equal ones those of the first ranks. What the first step leaves of other heads is not looked at.
+   of equal ones those of the first ranks. Of other heads the first step tells zeros.
    Barriers: of rescue, and between the steps of the choice. */
 __device__ __noinline__ void rescue_of_ranks(const params &p, proxy_gather_memory &s) {
     const int b = (int)blockIdx.y, head = (int)blockIdx.x, tid = threadIdx.x, n = p.rescue_keys;
@@ -9072,7 +9072,10 @@ __device__ __noinline__ void rescue_of_ranks(const params &p, proxy_gather_memor
     const bool mends = p.rank_step == MEND;
     if (tid == 0) s.guard = guard_of(p, row);
     __syncthreads();
-    if (!s.guard.rescued) return;
+    if (!s.guard.rescued) {
+        for (int i = tid; i < n && !mends; i += PORTION) p.rank_best[row * n + i] = 0.0f;
+        return;
+    }
     team t = {};
     t.b = b;
     t.head = head;
@@ -16431,8 +16434,9 @@ santa_status measure_ranks(const santa_problem *problem, geometry *g) {
     }
     if (g->rank_keys > INT32_MAX) return SANTA_ERR_BACKEND_SIZE;
     const i64 floats = g->dv + 1 + (g->has_sure ? g->dv + 2 : 0) + g->has_lse;
-    g->errors_at = g->part_floats = (g->results * floats + 1) / 2 * 2;
-    g->part_floats += 2 * g->results * g->error_doubles;
+    g->errors_at = g->part_floats = g->results * floats;
+    if (g->error_doubles) g->errors_at += g->errors_at % 2;           /* a gap, which decode_part fills */
+    if (g->error_doubles) g->part_floats = g->errors_at + 2 * g->results * g->error_doubles;
     return SANTA_OK;
 }
 
@@ -16949,6 +16953,11 @@ santa_status decode_part(const santa_problem *problem, const santa_problem &whol
         p.lse_heads = (int)c.g.heads;
         p.error_doubles = c.g.error_doubles;
         p.errors = (double *)(part + c.g.errors_at);
+        if (c.g.error_doubles) {
+            float *const gap = part + c.g.errors_at - 1;              /* or a number, written later */
+            s = cuda_status(cudaMemsetAsync(gap, 0, sizeof *gap, c.stream));
+            if (s != SANTA_OK) return s;
+        }
         p.sure = c.g.has_sure ? p.lse + c.g.results : nullptr;
         p.rank_lse = c.g.has_lse ? p.lse + c.g.results : nullptr;
         p.wanted = o->method == SANTA_TOP_P ? o->top_p : (double)o->num_samples;

@@ -6,6 +6,10 @@ static int device_copy(void *to, const void *from, size_t bytes) {
            || cudaMemcpy(to, from, bytes, cudaMemcpyDefault) != cudaSuccess;
 }
 
+/* What a workspace holds before a call; all that ranks said, if it is asked for. */
+static int workspace_of_ranks = 0xff;
+static std::vector<std::vector<char>> *said_by_ranks;
+
 /* Every rank's result, of which the first is returned: all must have the same bits. */
 static santa_status gpu_ranks(const problem &p, santa_options o, const int64_t *cuts, int64_t ranks,
                               result *first, santa_stats *sum, int64_t broken = -1,
@@ -30,7 +34,7 @@ static santa_status gpu_ranks(const problem &p, santa_options o, const int64_t *
             if (o.scores == SANTA_SCORES_PROXY) cut_copy(&x);
             o.ranks.rank = t.rank;
             t.exchange = 0;
-            on_gpu g(x.a, o);
+            on_gpu g(x.a, o, workspace_of_ranks);
             free(x.copy);
             const result before = g.get();
             const santa_status s = g.start();
@@ -59,6 +63,10 @@ static santa_status gpu_ranks(const problem &p, santa_options o, const int64_t *
             else *audits = own;
         }
     }
+    if (said_by_ranks) said_by_ranks->clear();
+    for (int64_t i = 0; said_by_ranks && i < t.known; i++)
+        if (t.message[i])
+            said_by_ranks->push_back({t.message[i], t.message[i] + t.bytes[i] * (size_t)ranks});
     talk_free(&t);
     return worst;
 }
@@ -600,11 +608,67 @@ static void ranks_failures(void) {
         }
 }
 
+/* Each byte of a message is written: none is the workspace's. */
+static void ranks_messages(void) {
+    NEED_DEVICE();
+    static const santa_method methods[] = {SANTA_DENSE, SANTA_IID, SANTA_STRAT, SANTA_PROP, SANTA_FLASH,
+                                           SANTA_TOP_K, SANTA_TOP_P, SANTA_VATTENTION, SANTA_PPS};
+    static const int64_t cuts[] = {0, 64, 64, 192, 260};
+    static const int fills[] = {0x00, 0xff};
+    for (int turn = 0; turn < (test_quick ? 2 : 6) * 9 * 2; turn++) {
+        const santa_method m = methods[turn % 9];
+        const bool copied = turn / 9 % 2 != 0;
+        if (copied && !(santa_method_traits(m) & SANTA_PROXIES)) continue;
+        ref_spec s = spec16(turn % 3 ? 6 : 4, 2, 260, 64);
+        s.batch = s.q_len = 1 + turn / 18 % 2;
+        s.ragged = turn / 18 % 2;
+        s.causal = 1;
+        s.head_dim_v = turn % 2 ? 63 : 64;
+        if (turn % 5 == 4) {                         /* odd sizes */
+            s.heads = 3;
+            s.kv_heads = s.batch = s.q_len = 1;
+            s.head_dim_v = 64;
+        }
+        problem p(s);
+        santa_options o = options(m, turn % 4 == 3 ? 3000 : 20);
+        if (m == SANTA_VATTENTION) {
+            o.vattention = few_tokens();
+            if (turn / 18 % 2) o.vattention.heavy_tokens = 2100;
+            if (turn / 36 % 2) o.vattention.guarantee = SANTA_GUARANTEE_FULL;
+        }
+        if (copied) {
+            o.scores = SANTA_SCORES_PROXY;
+            if (m != SANTA_TOP_K && m != SANTA_VATTENTION && turn % 4) o.proxy.rescue_above = 1e-3;
+        } else if (m == SANTA_DENSE || m == SANTA_IID || m == SANTA_STRAT || m == SANTA_PROP)
+            p.a.std_error = turn % 4 == 3 || turn / 18 % 2 ? p.std_error : NULL;
+        std::vector<std::vector<char>> said[2];
+        result r;
+        santa_stats sum;
+        for (int i = 0; i < 2; i++) {
+            workspace_of_ranks = fills[i];
+            said_by_ranks = &said[i];
+            CHECK_STATUS(gpu_ranks(p, o, cuts, 4, &r, &sum), SANTA_OK);
+        }
+        workspace_of_ranks = 0xff;
+        said_by_ranks = nullptr;
+        CHECK(!said[0].empty() && said[0].size() == said[1].size());
+        for (size_t k = 0; k < said[0].size() && k < said[1].size(); k++) {
+            int64_t open = 0;
+            size_t first = 0;
+            for (size_t c = said[0][k].size(); c-- > 0;)
+                if (said[0][k][c] != said[1][k][c]) { open++; first = c; }
+            CHECK_MSG(open == 0, "turn %d, %s, copy %d: message %d: %lld of %lld bytes are nobody's, "
+                      "from %lld on", turn, santa_method_name(m), copied, (int)k, (long long)open,
+                      (long long)said[0][k].size(), (long long)first);
+        }
+    }
+}
+
 static const test_case over_ranks[] = {
     {"ranks_same_rows", ranks_same_rows}, {"ranks_selected", ranks_selected},
     {"ranks_errors", ranks_errors}, {"ranks_copies", ranks_copies}, {"ranks_budgets", ranks_budgets},
     {"ranks_budgets_nan", ranks_budgets_nan},
     {"ranks_copies_nan", ranks_copies_nan}, {"ranks_nan", ranks_nan}, {"ranks_graphs", ranks_graphs},
-    {"ranks_failures", ranks_failures},
+    {"ranks_failures", ranks_failures}, {"ranks_messages", ranks_messages},
     {0, 0}
 };
