@@ -139,12 +139,20 @@ struct step_params {
     const float *other_out, *other_lse;
 };
 
+/* What pass p.va.pass draws for a KV head: `count` of the `left` free keys of all ranks, or,
+   with `rest`, all of them but `draws`; 0: nothing is to be drawn. From `at` on more words are
+   tried than ever needed. Each draws at least one of left - draws + 1 keys of all_mid; that so
+   many are too few has a chance of e^-32 or less. They lie in up to 2^22 units of 1 << unit
+   words, and these in steps of 1 << step units, 2^12 at most. */
+struct word_plan { int count, left, draws, unit, step; bool rest; u64 at; unsigned words; };
+/* What PICK goes by: units below the edge are drawn, and so many keys of it; the row here before. */
+struct pick_plan { word_plan x; unsigned edge, ties; va_row row; };
+
 /* vAttention over ranks, see k_va_ranks. A KV head's keys here are counted and listed in slices: those
    of a slice that are in the set, that are drawn for their first words, that are drawn or not as
    others of these words are. */
 enum { PICK_SLICES = 32 };
 struct slice_keys { int in, below, tied; };
-struct pick_plan;
 struct joint_params {
     pick_plan *plans;                               /* [batch, kv_heads] */
     slice_keys *slices;                             /* [batch, kv_heads, PICK_SLICES] */
@@ -12654,13 +12662,6 @@ __device__ __forceinline__ void mark_heavy(const params &p, word_memory &s, cons
         atomicAdd((u64 *)p.tile_count + p.batch + item, (u64)((blockIdx.x ? 0 : (i64)r.mid) - (i64)total));
 }
 
-/* What pass p.va.pass draws for a KV head: `count` of the `left` free keys of all ranks, or,
-   with `rest`, all of them but `draws`; 0: nothing is to be drawn. From `at` on more words are
-   tried than ever needed. Each draws at least one of left - draws + 1 keys of all_mid; that so
-   many are too few has a chance of e^-32 or less. They lie in up to 2^22 units of 1 << unit
-   words, and these in steps of 1 << step units, 2^12 at most. */
-struct word_plan { int count, left, draws, unit, step; bool rest; u64 at; unsigned words; };
-
 __device__ __forceinline__ word_plan plan_of(const params &p, const rank_row &r, i64 item) {
     word_plan x = {};
     if (p.va.pass) {
@@ -12765,9 +12766,6 @@ __device__ __forceinline__ void count_words(const params &p, word_memory &s, con
     for (int i = tid; i < WORD_BINS; i += CHOOSE)
         if (s.bins[i]) atomicAdd(out + i, s.bins[i]);
 }
-
-/* What PICK goes by: units below the edge are drawn, and so many keys of it; the row here before. */
-struct pick_plan { word_plan x; unsigned edge, ties; va_row row; };
 
 /* A word of the set: keys that there are, that are in it, whose first words lie below the edge, at it. */
 struct word_keys { unsigned valid, in, below, tied; };
