@@ -15159,7 +15159,7 @@ dim3 list_grid(const call &c, extent e) {
 
 template <typename K> cudaError_t launch_list_rows(const call &c, bool overlap) {
     extent e = c.g.list;
-    if (c.p.method == SANTA_TOP_K) {                /* full lists: while V is read the next part's K comes */
+    if (c.p.method == SANTA_TOP_K) {                /* full: the next part's K comes beside the sums */
         const i64 enough = TOP_CTAS * (i64)c.card.multiprocessors / (e.y * e.z),
                   least = ceil_div(e.x, TOP_PARTS);
         if (e.x > enough) e.x = enough > least ? enough : least;
