@@ -183,6 +183,20 @@ struct row_product {
 };
 enum row_step { STEP_UNITS, STEP_LOGITS, STEP_NEAREST };
 
+/* Both layers of a router, see k_layers: what they need and no more, as it comes from memory. */
+struct layers_params {
+    const char *w1, *w2;                            /* [kv_heads, hidden, d]; [kv_heads, buckets, hidden] */
+    const float *b1, *b2;                           /* [kv_heads, hidden], [kv_heads, buckets], or NULL */
+    const char *q;
+    i64 q_stride[3];                                /* bytes: sequence, KV head, vector */
+    float *logits;                                  /* [batch, kv_heads, vectors, buckets] */
+    float2 *parts;                                  /* [batch, kv_heads, vectors, logit_tiles] */
+    int kv_heads, all, vectors, here;               /* vectors: all, of a KV head, of a CTA */
+    int d, hidden, buckets, logit_tiles, cluster;
+    int splits_shift, links_shift;                  /* parts of a row, see k_rows; pieces of a part */
+    divisor by_vectors;
+};
+
 /* Where far keys of a bucket begin in the index, how many; sum of its shares, then chance of a key;
    largest share. */
 struct bucket_span { int first, count; float sum, top; };
@@ -646,7 +660,9 @@ struct join_memory { double warps[4]; };
 
 struct combine_memory {
     double scratch[16];
-    float weight[128], tops[16], sums[4][128];
+    float weight[128];
+    alignas(16) float tops[16];
+    float sums[4][128];
 };
 
 /* k_encode: rotated mean of a block, its rows' scales, signs of the rotation, keys that are not finite. */
@@ -841,6 +857,21 @@ constexpr int rows_bytes(int splits) {
 }
 static_assert(rows_bytes(8) <= LEAST_SHARED, "k_rows does not fit on every card");
 
+/* k_layers: a row of the units of each vector, then the sums of the warps, or products. */
+enum { LAYERS_MOST = 1024, LAYERS_UNITS = 128 };    /* hidden, at most; units of a CTA at a time */
+enum { LAYERS_WAVES = 4 };                          /* CTAs of a multiprocessor, at most */
+struct layers_sums {
+    float part[32][8][16];                          /* 16 rows each */
+    float products[8][128];
+};
+enum { LAYERS_GAP = 4 };                            /* keeps 8 lanes apart in the banks */
+/* as many vectors as rows of 8192 units have */
+constexpr int layers_vectors(int hidden) { return hidden <= 256 ? ROWS_VECTORS : 8192 / hidden / 8 * 8; }
+constexpr int layers_bytes(int hidden) { return layers_vectors(hidden) * (hidden + LAYERS_GAP) * 4; }
+static_assert(layers_bytes(LAYERS_MOST) + (int)sizeof(layers_sums) <= LEAST_SHARED
+                  && layers_bytes(256) + (int)sizeof(layers_sums) <= LEAST_SHARED,
+              "k_layers does not fit on every card");
+
 /* k_nearest: centroids that are multiplied, and the next ones. The pitch of a row keeps 8 lanes
    apart in the banks. */
 enum { NEAREST_KEYS = 256, NEAREST_ROWS = 64, NEAREST_DIM = 128 };
@@ -869,13 +900,15 @@ struct index_memory {
     int fresh[NEW_FEW];
 };
 
-enum { ROUTE_THREADS = 1024, ROUTE_SPANS = 1024, ROUTE_HEADS = 4 };
+enum { ROUTE_THREADS = 1024, ROUTE_FEW = 256, ROUTE_SPANS = 1024, ROUTE_HEADS = 4, ROUTE_PIECES = 256 };
 struct route_memory {
     bucket_span span[ROUTE_SPANS];
     double teeth[ROUTE_THREADS], scratch[2][32];
     u64 rows[32];
-    unsigned keys[32], read[32];                    /* of a warp, that are read: keys, buckets */
-    int bins[4][256];
+    unsigned read[32];                              /* buckets of a warp that are read */
+    list_piece piece[ROUTE_PIECES];                 /* how many keys, where they begin in the index */
+    int whole;
+    alignas(16) int bins[4][256];
     float2 head[ROUTE_HEADS];
     int drawn;
 };
@@ -968,12 +1001,17 @@ void k_va_result(const params) { standin_kernel(CHOOSE, sizeof(combine_memory), 
 void k_va_ranks(const params) { standin_kernel(CHOOSE, sizeof(word_memory), 0); }
 
 void k_rows(const params p) { standin_kernel(256, 0, (size_t)rows_bytes(p.product.splits)); }
+template <typename T> void k_layers(const layers_params p) {
+    standin_kernel(256, sizeof(layers_sums), (size_t)layers_bytes(p.hidden));
+}
 void k_nearest(const params) { standin_kernel(256, sizeof(nearest_memory), 0); }
 void k_nearest_plain(const params p) {
     standin_kernel(256, sizeof(plain_nearest_memory), (size_t)plain_nearest_bytes(p.product.size));
 }
 void k_index(const params) { standin_kernel(32 * INDEX_WARPS, sizeof(index_memory), 0); }
-void k_route(const params) { standin_kernel(ROUTE_THREADS, sizeof(route_memory), 0); }
+template <int THREADS, int EACH> void k_route(const params) {
+    standin_kernel(THREADS, sizeof(route_memory), 0);
+}
 void k_route_error(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
 void k_route_mass(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
 void k_route_stats(const params) { standin_kernel(256, 0, 0); }
@@ -1041,6 +1079,11 @@ __device__ __forceinline__ int cluster_rank() {
 __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
 }
+/* The two halves of one that orders nothing. */
+__device__ __forceinline__ void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
 template <typename T> __device__ __forceinline__ T *of_rank(T *at, int rank) {
     u64 other;
     asm("mapa.u64 %0, %1, %2;" : "=l"(other) : "l"((u64)at), "r"(rank));
@@ -1049,6 +1092,8 @@ template <typename T> __device__ __forceinline__ T *of_rank(T *at, int rank) {
 #else
 __device__ __forceinline__ int cluster_rank() { return 0; }
 __device__ __forceinline__ void cluster_sync() { __syncthreads(); }
+__device__ __forceinline__ void cluster_arrive() { }
+__device__ __forceinline__ void cluster_wait() { }
 template <typename T> __device__ __forceinline__ T *of_rank(T *at, int) { return at; }
 #endif
 
@@ -4717,7 +4762,7 @@ __device__ __forceinline__ listed listed_keys(const params &p, int b, int item) 
    in a fixed order.
    Reads, per CTA: splits * (128 + 2) floats. Flops: 2 * splits * 128. Latency-bound.
    Barriers: for the maximum; for every 128 weights, before they are written and before they are
-   read; those of cta_scan for the quarters' sums. */
+   read; for the quarters' sums. */
 __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params p) {
     SHARED(shared, combine_memory);
     const int head = blockIdx.x, b = blockIdx.y, tid = threadIdx.x, quarter = tid / 128,
@@ -4735,20 +4780,22 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     if (p.list_heads) {                             /* k_list's CTAs have seen the lists complete */
         last = (listed_keys(p, b, head / p.list_heads).places + p.list_keys - 1) / p.list_keys;
     }
+    if (tid == 0) prefetch((const char *)partial);
     /* splits of a quarter at a time: a short list's are dealt evenly */
     const int each = p.list_heads ? (min(last, 128) + 3) / 4 : 32;
     wait_for_previous();
-    float m = MASKED, sum = 0.0f, own_top = MASKED, own_sum = 0.0f, x[8];
+    float m = MASKED, sum = 0.0f, own_top = MASKED, own_sum = 0.0f, x[32];
     double total = 0.0;
     /* the first 128 splits' sums are on their way while their maxima are */
-    if (each * quarter < last)
+    const auto load = [&](int from, int n) {
 #pragma unroll
-        for (int z = 0; z < 8; z++)
-            x[z] = partial[min(each * quarter + z, last - 1) * pitch + column];
+        for (int z = 0; z < 32; z++) if (z < n) x[z] = partial[(from + z) * pitch + column];
+    };
     if (tid < last) {
         own_top = partial[tid * pitch + p.dv];
         own_sum = partial[tid * pitch + p.dv + 1];
     }
+    load(each * quarter, min(last - each * quarter, each));
     m = own_top;
 #pragma unroll 1
     for (int i = tid + 512; i < last; i += 512) m = fmaxf(m, partial[i * pitch + p.dv]);
@@ -4757,13 +4804,14 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     if (tid % 32 == 0) shared.tops[tid / 32] = m;
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < 16; i++) m = fmaxf(m, shared.tops[i]);
+    for (int i = 0; i < 16; i += 4) {
+        const float4 y = *(const float4 *)(shared.tops + i);
+        m = fmaxf(fmaxf(m, fmaxf(y.x, y.y)), fmaxf(y.z, y.w));
+    }
     for (int base = 0; base < last; base += 4 * each) {
         const int from = base + each * quarter, n = min(last - from, each);
         float w = 0.0f;
-        if (n > 0 && base > 0)
-#pragma unroll
-            for (int z = 0; z < 8; z++) x[z] = partial[(from + min(z, n - 1)) * pitch + column];
+        if (base > 0) load(from, n);
         __syncthreads();
         if (tid < 4 * each && base + tid < last) {
             const float mi = base > 0 ? partial[(base + tid) * pitch + p.dv] : own_top,
@@ -4773,21 +4821,17 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
         }
         if (tid < 128) shared.weight[tid] = w;
         __syncthreads();
-#pragma unroll 1
-        for (int i = 0; i < n; i += 8) {            /* past the end: the last row again, with weight 0 */
-            float y[8];
 #pragma unroll
-            for (int z = 0; z < 8; z++) y[z] = partial[(from + min(i + 8 + z, n - 1)) * pitch + column];
-#pragma unroll
-            for (int z = 0; z < 8; z++)
-                sum += (i + z < n ? shared.weight[each * quarter + i + z] : 0.0f) * x[z];
-#pragma unroll
-            for (int z = 0; z < 8; z++) x[z] = y[z];
-        }
+        for (int z = 0; z < 32; z++) if (z < n) sum += shared.weight[each * quarter + z] * x[z];
     }
     shared.sums[quarter][tid % 128] = sum;
-    double all;
-    cta_scan<16>(total, shared.scratch, &all);           /* its barriers also order sums */
+    if (tid < 128) {                                /* the others have no weights */
+#pragma unroll
+        for (int o = 1; o < 32; o <<= 1) total += __shfl_xor_sync(FULL, total, o);
+        if (tid % 32 == 0) shared.scratch[tid / 32] = total;
+    }
+    __syncthreads();
+    const double all = ((shared.scratch[0] + shared.scratch[1]) + shared.scratch[2]) + shared.scratch[3];
     /* the mass beside which a sink stands */
     double whole = all;
     const float listed = m;
@@ -11034,7 +11078,8 @@ __device__ __forceinline__ int portion_end(const params &p, const va_row &x, int
 
 /* The tuned kernel: everything on tensor cores, for up to 8 query heads.
    Grid: (part of a list, list x slice of 8 heads, batch). A CTA has every gridDim.x'th part, of
-   p.list_keys keys: what parts sum up to does not depend on whose they are. Parts past the end of
+   p.list_keys keys: what parts sum up to does not depend on whose they are. With p.list_early a part
+   of the ranges has a CTA to itself, which does not wait for the list. Parts past the end of
    a list leave at once. A warp has 16 keys of a part:
      rows     entries, then all rows of K and V on their way together
      scores   as k_dense; a lane reads back what it copied itself
@@ -11056,7 +11101,7 @@ k_list(const __grid_constant__ params p) {
     memory &s = *(memory *)slots;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane >> 2, c = lane & 3;
     unsigned first_part = blockIdx.x, y_index = blockIdx.y, b_index = blockIdx.z;
-    if (p.va.rows) {                                /* parts that may be empty start last */
+    if (p.va.rows || p.list_early) {                /* parts that may be empty start last */
         const unsigned lists = gridDim.y * gridDim.z,
                        id = (b_index * gridDim.y + y_index) * gridDim.x + first_part, of = id % lists;
         first_part = id / lists;
@@ -11072,6 +11117,10 @@ k_list(const __grid_constant__ params p) {
     int part = (int)first_part, end = 0;            /* of the parts */
     int at = part * KEYS + 16 * warp + (lane & 15);
     listed x = begin_list(p, b, item);
+    /* parts of the ranges are over before the list is there, where the other CTAs are enough for it */
+    const int heads_parts = x.head / KEYS, others = (int)gridDim.x - heads_parts;
+    const bool apart = heads_parts && 4 * others >= (int)gridDim.x, before = apart && part < heads_parts;
+    const int stride = apart ? others : (int)gridDim.x;
     query<K, CHUNKS, true> q;
     /* q in two parts, unless one holds it */
     const bool two = eight_bits<K> ? p.q_type == SANTA_F32 : p.q_type != p.k_type;
@@ -11114,7 +11163,16 @@ k_list(const __grid_constant__ params p) {
         copy_commit();
     };
     listed_key own = { -1, NO_ROW, NO_ROW, MASKED };
-    bool is_seen = false;                           /* the list */
+    bool is_seen = before;                          /* the list */
+    if (p.list_early && threadIdx.x == 0 && !before) {
+        prefetch((const char *)(p.pieces + p.ranges_batch * b + item));
+        prefetch((const char *)(p.partial + (((i64)b * p.heads + head) * p.splits + part) * (p.dv + 2)));
+    }
+    if (before) {
+        x.places = x.head;
+        end = part + 1;
+        launch_dependents();
+    }
     /* the first time nothing but rows of K that are sent for */
 #pragma unroll 1
     for (bool begun = false;; begun = true) {
@@ -11151,7 +11209,7 @@ k_list(const __grid_constant__ params p) {
             if (!begun && part >= end) return;
         }
         const int steps = min((x.places - part * KEYS + 15) / 16, (int)WARPS);
-        const bool is_last = part + (int)gridDim.x >= end;
+        const bool is_last = part + stride >= end;
         float y[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
         if (begun) {
             /* scores: x[2 h + e] of key r + 8 h, head 2 c + e */
@@ -11190,8 +11248,8 @@ k_list(const __grid_constant__ params p) {
         if (!begun || !is_last) {
             own = find(at);
             copy_k(own);
-            at += (int)gridDim.x * KEYS;
-            if (is_seen) next = load_entry(p, x.keys, x.weights, at - x.head);
+            at += stride * KEYS;
+            if (is_seen && !before) next = load_entry(p, x.keys, x.weights, at - x.head);
         } else copy_commit();
         if (!begun) continue;
         float m[2];
@@ -11299,7 +11357,7 @@ k_list(const __grid_constant__ params p) {
             if (p.va.rows) { at_end[2] = squares; at_end[3] = 0.0f; }
         }
         if (is_last) return;
-        part += (int)gridDim.x;
+        part += stride;
         __syncthreads();
     }
 }
@@ -13565,6 +13623,219 @@ __global__ void __launch_bounds__(256, 2) k_rows(const __grid_constant__ params 
     for (int b = tid; b < p.batch; b += 256) plan_index(p, b, kv);
 }
 
+/* Both layers of a router, where q and its rows are of one 16-bit type: the sums of k_rows, in the
+   same order.
+   Grid: (tiles of buckets, in clusters of p.cluster; KV heads; p.here of the batch's vectors), 256
+   threads. All rows that a CTA needs are on their way at once: a warp has 16 units of up to 128
+   features, then 16 buckets and 4 pieces of 32 units. Each cluster computes all units, each of its
+   CTAs 128 at a time, which it hands to the others. Of splits of 8, see k_rows, a warp has a few.
+   Reads: rows of the second layer once, of the first one once for each cluster, from L2. Flops: as
+   k_rows. It should be over in one trip to memory and one to the cluster.
+   Barriers: the cluster is there; its units are; for the warps' sums; for products, and before
+   they change. */
+template <typename T>
+__global__ void __launch_bounds__(256, 2) k_layers(const __grid_constant__ layers_params p) {
+    DYNAMIC_SHARED(slots);                          /* layers_bytes */
+    SHARED(s, layers_sums);
+    float *const units = (float *)slots;
+    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), r = lane >> 2, c = lane & 3;
+    const int kv = blockIdx.y, v0 = blockIdx.z * p.here, here = min(p.all - v0, p.here),
+              slices = (here + 7) / 8;
+    const int splits = 1 << p.splits_shift, links = 1 << p.links_shift, pitch = p.hidden + LAYERS_GAP;
+    const bool alone = splits < 8;                  /* a warp has all of its rows' features */
+    const int tiles = alone ? 8 : 4 >> p.links_shift, first = (int)blockIdx.x * 16 * tiles,
+              blocks = (p.hidden + LAYERS_UNITS - 1) / LAYERS_UNITS;
+    const auto task_of = [&](int i) { return (4 * warp + i) >> p.links_shift; };
+    const auto head_of = [&](int v) {               /* where its results are */
+        const int b = (int)p.by_vectors.quotient((unsigned)v);
+        return ((i64)b * p.kv_heads + kv) * p.vectors + v - b * p.vectors;
+    };
+    uint4 w1[4][2], w2[4][2], q[4];
+    const auto load_units = [&](int block) {
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int row = min(block * LAYERS_UNITS + 16 * warp + r + 8 * e, p.hidden - 1);
+            const char *const at = p.w1 + (((i64)kv * p.hidden + row) * p.d + 8 * c) * 2;
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                w1[i][e] = 32 * i < p.d ? *(const uint4 *)(at + 64 * i) : make_uint4(0, 0, 0, 0);
+        }
+    };
+    const auto load_q = [&](int slice) {
+        const int of = min(v0 + 8 * slice + r, p.all - 1);
+        const int b = (int)p.by_vectors.quotient((unsigned)of);
+        const char *const at = p.q + b * p.q_stride[0] + kv * p.q_stride[1]
+                             + (of - b * p.vectors) * p.q_stride[2] + 16 * c;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            q[i] = 32 * i < p.d ? *(const uint4 *)(at + 64 * i) : make_uint4(0, 0, 0, 0);
+    };
+    const int rank = p.cluster > 1 ? cluster_rank() : 0;
+    if (p.cluster > 1) cluster_arrive();            /* it has nothing to say but that it is there */
+    load_units(rank);
+    load_q(0);
+    int feature[4];                                 /* of the second layer's pieces; -1: none */
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        feature[i] = alone ? i < splits ? 32 * i : -1 : 32 * (task_of(i) % 8 + (i & (links - 1)) * 8);
+#pragma unroll
+    for (int e = 0; e < 2; e++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int tile = alone ? warp : task_of(i) / 8,
+                      row = min(first + 16 * tile + r + 8 * e, p.buckets - 1);
+            const char *const at = p.w2 + (((i64)kv * p.buckets + row) * p.hidden + feature[i] + 8 * c) * 2;
+            w2[i][e] = feature[i] >= 0 ? *(const uint4 *)at : make_uint4(0, 0, 0, 0);
+        }
+    /* here: NaN for what is not finite; a NaN is not less than 0, nor more */
+    const auto finished = [](float x) { return is_finite(x) ? x : __int_as_float(0x7fc00000); };
+    const auto number = [](const uint4 &w, int i) {     /* numbers 2 i and 2 i + 1 of a piece */
+        const unsigned x = i & 2 ? i & 1 ? w.w : w.z : i & 1 ? w.y : w.x;
+        return unpack_pair(*(const typename pair_of<T>::type *)&x);
+    };
+    const auto bias_of = [&](const float *all, int count, int row) {
+        return all ? all[(i64)kv * count + min(row, count - 1)] : 0.0f;
+    };
+    float bias[2], row_bias[2];                     /* of units; of the rows that this thread ends with */
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        bias[e] = bias_of(p.b1, p.hidden, rank * LAYERS_UNITS + 16 * warp + r + 8 * e);
+        row_bias[e] = bias_of(p.b2, p.buckets,
+                              first + (alone ? 16 * warp + r + 8 * e : tid & (16 * tiles - 1)));
+    }
+    launch_dependents();
+    if (p.cluster > 1) cluster_wait();
+#pragma unroll 1
+    for (int block = rank; block < blocks; block += p.cluster) {
+        const int unit = block * LAYERS_UNITS + 16 * warp + r;
+        if (block > rank) {
+            load_units(block);
+#pragma unroll
+            for (int e = 0; e < 2; e++) bias[e] = bias_of(p.b1, p.hidden, unit + 8 * e);
+        }
+#pragma unroll 1
+        for (int slice = 0; slice < slices; slice++) {
+            if (slice > 0 || block > rank) load_q(slice);
+            float sum[4][4] = {};
+#pragma unroll
+            for (int k = 0; k < 4; k++)             /* four sums take turns; q is exact in tf32 */
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const float2 x = number(w1[i][0], k), z = number(w1[i][1], k), y = number(q[i], k);
+                    const float w[4] = { x.x, z.x, x.y, z.y }, of[2] = { y.x, y.y };
+                    mma_tf32(sum[i], w, of);
+                }
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const int row = unit + 8 * (k >> 1), v = 8 * slice + 2 * c + (k & 1);
+                float x = finished(((sum[0][k] + sum[1][k]) + sum[2][k]) + sum[3][k] + bias[k >> 1]);
+                x = x < 0.0f ? 0.0f : x;
+                float *const to = units + v * pitch + row;
+                if (row >= p.hidden || v >= here) continue;
+                if (p.cluster == 1) *to = x;
+                else
+#pragma unroll 1
+                    for (int other = 0; other < p.cluster; other++) *of_rank(to, other) = x;
+            }
+        }
+    }
+    if (p.cluster > 1) cluster_sync(); else __syncthreads();
+#pragma unroll 1
+    for (int slice = 0; slice < slices; slice++) {
+        const int in_slice = min(here - 8 * slice, 8);
+        const auto units_of = [&](int i, float (&y)[8]) {
+            const float *const at = units + (8 * slice + r) * pitch + max(feature[i], 0) + 8 * c;
+            const float4 low = *(const float4 *)at, high = *(const float4 *)(at + 4);
+            y[0] = low.x; y[1] = low.y; y[2] = low.z; y[3] = low.w;
+            y[4] = high.x; y[5] = high.y; y[6] = high.z; y[7] = high.w;
+        };
+        const auto multiply = [&](int i, int k, const float (&y)[8], float *sum) {
+            const float2 x = number(w2[i][0], k), z = number(w2[i][1], k);
+            const float w[4] = { x.x, z.x, x.y, z.y };
+            mma_parts(sum, w, y + 2 * k, false);
+        };
+        const auto finish = [&](int v, int at, float x) {
+            const int row = first + at;
+            x = finished(x);
+            s.products[v][at] = row < p.buckets ? x : -INFINITY;
+            if (row < p.buckets && v < in_slice)
+                p.logits[head_of(v0 + 8 * slice + v) * p.buckets + row] = x;
+        };
+        float y[4][8];
+#pragma unroll
+        for (int i = 0; i < 4; i++) units_of(i, y[i]);
+        if (alone) {
+            float sum[4][4] = {};
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) if (i < splits) multiply(i, k, y[i], sum[i]);
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                finish(2 * c + (k & 1), 16 * warp + r + 8 * (k >> 1),
+                       ((sum[0][k] + sum[1][k]) + sum[2][k]) + sum[3][k] + row_bias[k >> 1]);
+        } else {
+            float sum[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+#pragma unroll
+                for (int k = 0; k < 4; k++) multiply(i, k, y[i], sum);
+                if ((i + 1) & (links - 1)) continue;                /* the part goes on */
+                const int task = task_of(i);
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+                    s.part[task][2 * c + (k & 1)][r + 8 * (k >> 1)] = sum[k];
+                    sum[k] = 0.0f;
+                }
+            }
+            __syncthreads();
+#pragma unroll 1
+            for (int i = tid; i < in_slice * 16 * tiles; i += 256) {
+                const int at = i & (16 * tiles - 1), v = i >> (6 - p.links_shift);
+                float x = 0.0f;
+#pragma unroll
+                for (int k = 0; k < 8; k++) x += s.part[at / 16 * 8 + k][v][at % 16];
+                finish(v, at, x + row_bias[0]);     /* 256 is a multiple of its rows */
+            }
+        }
+        __syncthreads();
+        /* parts of the softmax, two of a warp at a time; a NaN is in its sum */
+        const int in_tile = 128 >> p.splits_shift, shift = alone ? p.splits_shift : 2 - p.links_shift,
+                  all = in_slice << shift;
+#pragma unroll 1
+        for (int i = warp; i < all; i += 16) {
+            const float *product[2];
+            float top[2] = { -INFINITY, -INFINITY }, sum[2] = { 0.0f, 0.0f };
+#pragma unroll
+            for (int u = 0; u < 2; u++) {
+                const int j = min(i + 8 * u, all - 1);
+                product[u] = s.products[j >> shift] + (j & ((1 << shift) - 1)) * in_tile;
+            }
+#pragma unroll 1
+            for (int at = lane; at < in_tile; at += 32)
+#pragma unroll
+                for (int u = 0; u < 2; u++) top[u] = fmaxf(top[u], product[u][at]);
+#pragma unroll
+            for (int o = 16; o; o >>= 1)
+#pragma unroll
+                for (int u = 0; u < 2; u++) top[u] = fmaxf(top[u], __shfl_xor_sync(FULL, top[u], o));
+#pragma unroll 1
+            for (int at = lane; at < in_tile; at += 32)
+#pragma unroll
+                for (int u = 0; u < 2; u++) sum[u] += pow2((product[u][at] - top[u]) * LOG2E);
+#pragma unroll
+            for (int o = 16; o; o >>= 1)
+#pragma unroll
+                for (int u = 0; u < 2; u++) sum[u] += __shfl_xor_sync(FULL, sum[u], o);
+            const int j = i + 8 * lane, tile = (first >> (7 - p.splits_shift)) + (j & ((1 << shift) - 1));
+            if (lane < 2 && j < all && tile < p.logit_tiles)
+                p.parts[head_of(v0 + 8 * slice + (j >> shift)) * p.logit_tiles + tile]
+                    = make_float2(lane ? top[1] : top[0], lane ? sum[1] : sum[0]);
+        }
+        if (slice + 1 < slices) __syncthreads();
+    }
+}
+
 /* The buckets of many new keys: the largest key . centroid, the lower of equal ones, 0 for a NaN.
    Keys and centroids of one 16-bit type, their rows 16-byte pieces, of up to 128 features.
    Grid: (256 new keys, KV head, batch). Each of 8 warps keeps 32 keys in registers, as the mma
@@ -13922,71 +14193,117 @@ __device__ __noinline__ T scan_once(T x, T *scratch, T *total) {
 
 /* What a query row reads of a KV head's keys, for k_list: the far keys of the buckets with the
    largest shares, as pieces, and keys drawn from the others. It is santa__route_row of santa.h.
-   Grid: (KV head, batch), 1024 threads; a thread owns neighbouring buckets.
+   Grid: (KV head, batch); a thread owns neighbouring buckets, EACH in registers, or any number of
+   them in memory.
      buckets    where the far keys of each begin in the index, how many: its offsets, and those
                 keys that are not far, counted by bucket; before the logits are there
-     shares     a warp to a query head: maximum and sum, from the parts of k_rows
+     shares     a warp to a query head: maximum and sum, from the parts of the logits' kernel
      probe      the num_probes largest sums, by the digits of their bits
      chances    of the other keys, which add up to the draws
      list       the buckets that are read; then a thread for each tooth of the comb
    Reads: 4 bytes of each bucket, 4 bytes for each of a group's logits, 2 bytes for each key that is
-   not far. Latency counts.
+   not far. Latency counts, and with it instructions: few warps take turns.
    Barriers: between these steps, and in each scan. */
-__global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__ params p) {
-    enum { WARPS = ROUTE_THREADS / 32 };
+template <int THREADS, int EACH>
+__global__ void __launch_bounds__(THREADS) k_route(const __grid_constant__ params p) {
+    enum { WARPS = THREADS / 32, OWN = EACH ? EACH : 1 };
     SHARED(s, route_memory);
     const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), kv = blockIdx.x, b = blockIdx.y;
-    const int buckets = p.buckets, each = (buckets + ROUTE_THREADS - 1) / ROUTE_THREADS;
+    const int buckets = p.buckets, several = EACH ? (int)EACH : (buckets + THREADS - 1) / THREADS;
     const i64 item = (i64)b * p.kv_heads + kv;
-    bucket_span *const span = p.spans ? p.spans + item * buckets : s.span;
-    const int own = min(tid * each, buckets), own_end = min(own + each, buckets);
+    bucket_span *const span = !EACH && p.spans ? p.spans + item * buckets : s.span;
+    const int own = min(tid * several, buckets), own_end = min(own + several, buckets);
+    bucket_span mine[OWN];
+    const auto each = [&](auto f) {                 /* past the end: buckets without keys */
+        if constexpr (EACH) {
+#pragma unroll
+            for (int k = 0; k < OWN; k++) f(own + k, mine[k]);
+        } else
+#pragma unroll 1
+            for (int i = own; i < own_end; i++) f(i, span[i]);
+    };
     int begin, end, position;
     key_index x;
     launch_dependents();
     key_range(p, b, begin, end, position);
-    bool bad = !find_index(p, b, kv, x) || !has_header(p, x);
+    bool bad = !find_index(p, b, kv, x);
+    int offset[OWN + 1] = {};                       /* on their way beside the header */
+    if constexpr (EACH)
+#pragma unroll
+        for (int k = 0; k <= OWN; k++) offset[k] = bad ? 0 : x.offset[min(own + k, buckets)];
+    if (!bad) {                                     /* as well, if it has all keys */
+        const i64 behind = max(end - min(p.local_tokens, end) - BLOCK, 0);
+        for (i64 j = behind / BLOCK * BLOCK + BLOCK * tid; j < end; j += BLOCK * THREADS)
+            prefetch((const char *)(x.bucket + j));
+    }
+    bad = bad || !has_header(p, x);
     const list_range range = bad ? list_range{ begin, begin } : far_keys_of(p, x, begin, end);
     const int from = range.to, to = range.from, sorted = bad ? 0 : x.header[I_SORTED];
 #pragma unroll 1
-    for (int i = tid; i < 4 * 256; i += ROUTE_THREADS) s.bins[i / 256][i % 256] = 0;
+    for (int i = tid; i < 4 * 256; i += THREADS) s.bins[i / 256][i % 256] = 0;
     if (tid == 0) s.drawn = 0;
     if (!bad) {
 #pragma unroll 1
-        for (int i = tid; i < buckets; i += ROUTE_THREADS) span[i] = { 0, 0, 0.0f, 0.0f };
+        for (int i = tid; i < buckets; i += THREADS) span[i] = { 0, 0, 0.0f, 0.0f };
         __syncthreads();
         /* keys before and behind the far ones, by bucket: they are at the ends of its own */
 #pragma unroll 1
-        for (int j = tid; j < min(from, sorted); j += ROUTE_THREADS)
-            if (x.bucket[j] < buckets) atomicAdd(&span[x.bucket[j]].first, 1);
+        for (int j = tid; j < min(from, sorted); j += THREADS) {
+            const int bucket = x.bucket[j];
+            if (bucket < buckets) atomicAdd(&span[bucket].first, 1); else bad = true;
+        }
 #pragma unroll 1
-        for (int j = to + tid; j < sorted; j += ROUTE_THREADS)
-            if (x.bucket[j] < buckets) atomicAdd(&span[x.bucket[j]].count, 1);
+        for (int j = to + tid; j < sorted; j += 8 * THREADS) {
+            int bucket[8];
+#pragma unroll
+            for (int k = 0; k < 8; k++) bucket[k] = x.bucket[min(j + k * THREADS, sorted - 1)];
+#pragma unroll
+            for (int k = 0; k < 8; k++) {
+                if (j + k * THREADS >= sorted) break;
+                if (bucket[k] < buckets) atomicAdd(&span[bucket[k]].count, 1); else bad = true;
+            }
+        }
         __syncthreads();
-        u64 far = 0, all;
-#pragma unroll 1
-        for (int i = tid; i < buckets; i += ROUTE_THREADS) {
-            const int at = x.offset[i], next = x.offset[i + 1], first = at + span[i].first,
-                      count = next - span[i].count - first;
+        if constexpr (EACH) {
+#pragma unroll
+            for (int k = 0; k < OWN; k++) mine[k] = own + k < buckets ? span[own + k] : bucket_span{ };
+        }
+        each([&](int i, bucket_span &y) {
+            if (i >= buckets) return;
+            const int at = EACH ? offset[i - own] : x.offset[i],
+                      next = EACH ? offset[i - own + 1] : x.offset[i + 1],
+                      start = at + y.first, count = next - y.count - start;
             bad |= (i == 0 && at != 0) || at > next || at < 0 || next > sorted || count < 0
                 || (i == buckets - 1 && next != sorted);
-            span[i].first = first;
-            span[i].count = count;
-            far += (u64)(i64)count;
-        }
-        scan_once<u64, WARPS>(far, s.rows, &all);
-        bad |= all != (u64)(i64)(min(to, sorted) - min(from, sorted));
+            y.first = start;
+            y.count = count;
+        });
+    } else if constexpr (EACH) {
+#pragma unroll
+        for (int k = 0; k < OWN; k++) mine[k] = { };
     }
-    bad = __syncthreads_or(bad);
     const float *const logits = p.logits + ((i64)b * p.heads + kv * p.group) * buckets;
+    const bool some = to > from;                    /* the same for all threads */
+    if (tid < 2) prefetch(tid ? (const char *)logits : (const char *)(p.piece_table + item * buckets));
     wait_for_previous();
-    const bool some = !bad && to > from;
+    if (!some) bad = __syncthreads_or(bad);
 #pragma unroll 1
     for (int g0 = 0; some && g0 < p.group; g0 += ROUTE_HEADS) {
         const int heads = min(p.group - g0, (int)ROUTE_HEADS);
-        float y[ROUTE_HEADS];                       /* of the thread's first bucket, on their way */
+        float y[ROUTE_HEADS][OWN];                  /* of the thread's (first) buckets, on their way */
 #pragma unroll
-        for (int h = 0; h < ROUTE_HEADS; h++)
-            y[h] = logits[(i64)(g0 + min(h, heads - 1)) * buckets + min(own, buckets - 1)];
+        for (int h = 0; h < ROUTE_HEADS; h++) {
+            const float *const at = logits + (i64)(g0 + min(h, heads - 1)) * buckets;
+            if (EACH == 4 && buckets % 4 == 0) {
+                const float4 z = *(const float4 *)(at + min(own, buckets - 4));
+                y[h][0] = z.x;
+                y[h][1 % OWN] = z.y;
+                y[h][2 % OWN] = z.z;
+                y[h][3 % OWN] = z.w;
+            } else
+#pragma unroll
+                for (int k = 0; k < OWN; k++) y[h][k] = at[min(own + k, buckets - 1)];
+        }
         if (warp < heads) {
             const float2 *const part =
                 p.logit_parts + ((i64)b * p.heads + kv * p.group + g0 + warp) * p.logit_tiles;
@@ -14005,31 +14322,31 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
             sum = top > -INFINITY ? sum * pow2((top - high) * LOG2E) : sum;
 #pragma unroll
             for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
-            bad = !(sum > 0.0f && sum <= FLT_MAX);
+            bad |= !(sum > 0.0f && sum <= FLT_MAX);
             if (lane == 0) s.head[warp] = make_float2(high, 1.0f / sum);
         }
         bad = __syncthreads_or(bad);
-#pragma unroll 1
-        for (int i = own; i < own_end; i++) {
-            float sum = span[i].sum, top = span[i].top;
+        each([&](int i, bucket_span &z) {
+            float sum = z.sum, top = z.top;
 #pragma unroll
             for (int h = 0; h < ROUTE_HEADS; h++) {
                 if (h >= heads) break;
-                const float logit = i == own ? y[h] : logits[(i64)(g0 + h) * buckets + i],
+                const float logit = EACH      ? y[h][i - own]
+                                  : i == own ? y[h][0] : logits[(i64)(g0 + h) * buckets + i],
                             share = pow2((logit - s.head[h].x) * LOG2E) * s.head[h].y;
                 sum += share;
                 top = fmaxf(top, share);
             }
-            span[i].sum = sum;
-            span[i].top = top;
-        }
+            z.sum = sum;
+            z.top = top;
+        });
         if (g0 + ROUTE_HEADS < p.group) __syncthreads();
     }
 
     /* a bucket that is read whole gets the chance READ */
     const float READ = 2.0f;
     const bool routes = some && !bad;
-    const auto bits_of = [&](int i) { return span[i].count ? __float_as_uint(span[i].sum) + 1 : 0u; };
+    const auto bits_of = [&](const bucket_span &y) { return y.count ? __float_as_uint(y.sum) + 1 : 0u; };
     if (routes) {
         /* those with digits above prefix, and `want` of those with the same ones */
         unsigned prefix = 0, mask = 0;
@@ -14037,16 +14354,18 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         bool all = false;                           /* of the latter, too */
         for (; want > 0 && shift >= 0 && !all; shift -= 8) {
             int *const bins = s.bins[shift / 8];
-#pragma unroll 1
-            for (int i = own; i < own_end; i++) {
-                const unsigned bits = bits_of(i);
+            each([&](int, bucket_span &y) {
+                const unsigned bits = bits_of(y);
                 if (bits && (bits & mask) == prefix) atomicAdd(&bins[bits >> shift & 255u], 1);
-            }
+            });
             __syncthreads();
             /* each warp alike: a lane has 8 bins, from the highest ones down */
             int in[8], sum = 0;
 #pragma unroll
-            for (int k = 0; k < 8; k++) sum += in[k] = bins[255 - 8 * lane - k];
+            for (int k = 0; k < 8; k += 4) {
+                const int4 y = *(const int4 *)(bins + 252 - 8 * lane - k);
+                sum += (in[k] = y.w) + (in[k + 1] = y.z) + (in[k + 2] = y.y) + (in[k + 3] = y.x);
+            }
             int upto = sum;
 #pragma unroll
             for (int o = 1; o < 32; o <<= 1) {
@@ -14075,28 +14394,26 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         const bool none = p.num_probes <= 0;
         int before = 0;                             /* ties in buckets below the thread's own */
         if (!none && !all) {
-            u64 mine = 0, unused;
-#pragma unroll 1
-            for (int i = own; i < own_end; i++) mine += bits_of(i) == prefix;
-            before = (int)(scan_once<u64, WARPS>(mine, s.rows, &unused) - mine);
+            u64 same = 0, unused;
+            each([&](int, bucket_span &y) { same += bits_of(y) == prefix; });
+            before = (int)(scan_once<u64, WARPS>(same, s.rows, &unused) - same);
         }
-#pragma unroll 1
-        for (int i = own; i < own_end; i++) {
-            const unsigned bits = bits_of(i), digits = bits & mask;
+        each([&](int, bucket_span &y) {
+            const unsigned bits = bits_of(y), digits = bits & mask;
             const bool is_read = !none && bits
                               && (digits > prefix || (digits == prefix && (all || before++ < want)));
-            span[i].sum = is_read ? READ : 0.0f;
-        }
+            y.sum = is_read ? READ : 0.0f;
+        });
     }
 
     if (routes && p.samples) {
         double mass = 0.0, keys = 0.0, left = p.samples, lambda = 0.0, sum;
-#pragma unroll 1
-        for (int i = own; i < own_end; i++)
-            if (span[i].sum != READ && span[i].count) {
-                mass += (double)span[i].top;
-                keys += (double)span[i].count;
+        each([&](int, bucket_span &y) {
+            if (y.sum != READ && y.count) {
+                mass += (double)y.top;
+                keys += (double)y.count;
             }
+        });
         scan_once<double, WARPS>(mass, s.scratch[0], &sum);
         mass = sum;
         scan_once<double, WARPS>(keys, s.scratch[1], &sum);
@@ -14105,79 +14422,98 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         const double even = p.uniform_share / keys,
                      routed = mass > 0.0 ? (1.0 - p.uniform_share) / mass : 0.0,
                      other = mass > 0.0 ? 0.0 : (1.0 - p.uniform_share) / keys;
-#pragma unroll 1
-        for (int i = own; i < own_end; i++)
-            if (span[i].sum != READ && span[i].count)
-                span[i].sum = all ? READ
-                            : (float)(even + other + routed * (double)span[i].top / (double)span[i].count);
+        each([&](int, bucket_span &y) {
+            if (y.sum != READ && y.count)
+                y.sum = all ? READ : (float)(even + other + routed * (double)y.top / (double)y.count);
+        });
         int turn = 0;
         for (bool more = !all; more; turn ^= 1) {
-            double mine = 0.0, gone = 0.0;
-#pragma unroll 1
-            for (int i = own; i < own_end; i++)
-                if (span[i].sum != READ) mine += (double)span[i].count * (double)span[i].sum;
+            double part = 0.0, gone = 0.0;
+            each([&](int, bucket_span &y) {
+                if (y.sum != READ) part += (double)y.count * (double)y.sum;
+            });
             __syncthreads();
-            scan_once<double, WARPS>(mine, s.scratch[turn], &sum);
+            scan_once<double, WARPS>(part, s.scratch[turn], &sum);
             lambda = sum > 0.0 && left > 0.0 ? left / sum : 0.0;
-#pragma unroll 1
-            for (int i = own; i < own_end; i++) {
-                if (span[i].sum == READ || !span[i].count || lambda * (double)span[i].sum < 1.0) continue;
-                span[i].sum = READ;
-                gone += (double)span[i].count;
-            }
+            each([&](int, bucket_span &y) {
+                if (y.sum == READ || !y.count || lambda * (double)y.sum < 1.0) return;
+                y.sum = READ;
+                gone += (double)y.count;
+            });
             more = __syncthreads_or(gone > 0.0);
             if (!more) break;
             scan_once<double, WARPS>(gone, s.scratch[turn ^ 1], &sum);
             left -= sum;
         }
-#pragma unroll 1
-        for (int i = own; i < own_end; i++)
-            if (span[i].sum != READ && span[i].count) span[i].sum = (float)(lambda * (double)span[i].sum);
+        each([&](int i, bucket_span &y) {
+            if (y.sum != READ && y.count) y.sum = (float)(lambda * (double)y.sum);
+            if (EACH && i < buckets) span[i] = y;   /* teeth are others' */
+        });
         __syncthreads();
     }
 
-    /* keys and pieces before the thread's own; teeth */
-    unsigned keys_read = 0, read = 0;
+    /* pieces: first in shared memory, where those before a thread's own are, by votes */
     double teeth = 0.0, all_teeth = 0.0;
-#pragma unroll 1
-    for (int i = own; routes && i < own_end; i++) {
-        if (!span[i].count) continue;
-        if (span[i].sum == READ) {
-            keys_read += (unsigned)span[i].count;
-            read++;
-        } else if (p.samples) teeth += (double)span[i].count * (double)span[i].sum;
-    }
+    unsigned read = 0, before_read = 0;
+    each([&](int, bucket_span &y) {
+        const bool is_read = routes && y.count && y.sum == READ;
+        if (!is_read && routes && y.count && p.samples) teeth += (double)y.count * (double)y.sum;
+        if constexpr (EACH) {
+            const unsigned who = __ballot_sync(FULL, is_read);
+            before_read += (unsigned)__popc(who & ((1u << lane) - 1));
+        }
+        read += is_read;
+    });
     if (p.samples) s.teeth[tid] = scan_once<double, WARPS>(teeth, s.scratch[0], &all_teeth);
-    unsigned before_keys = 0, before_read = 0;
-    __syncwarp();
-    /* few threads have any: their keys' numbers are fetched by the warp */
-    for (unsigned left = __ballot_sync(FULL, read > 0); left; left &= left - 1) {
-        const int of = __ffs((int)left) - 1, first = (32 * warp + of) * each;
-        const unsigned its_keys = __shfl_sync(FULL, keys_read, of), its = __shfl_sync(FULL, read, of);
-        if (lane > of) {
-            before_keys += its_keys;
-            before_read += its;
+    if constexpr (!EACH) {
+        before_read = read;
+#pragma unroll
+        for (int o = 1; o < 32; o <<= 1) {
+            const unsigned n = __shfl_up_sync(FULL, before_read, o);
+            if (lane >= o) before_read += n;
         }
-        for (int i = first; i < min(first + each, buckets); i++)
-            if (span[i].sum == READ)
-                for (int k = 32 * lane; k < span[i].count; k += 32 * 32)
-                    prefetch((const char *)(x.key + span[i].first + k));
+        before_read -= read;
     }
-    if (lane == 31) {
-        s.keys[warp] = before_keys + keys_read;
-        s.read[warp] = before_read + read;
-    }
+    if (lane == 31) s.read[warp] = before_read + read;
     __syncthreads();
-    const unsigned keys_of = s.keys[lane], read_of = s.read[lane];
-    const int whole = (int)__reduce_add_sync(FULL, keys_of), pieces = (int)__reduce_add_sync(FULL, read_of);
-    int at = (int)(before_keys + __reduce_add_sync(FULL, lane < warp ? keys_of : 0u)),
-        piece = (int)(before_read + __reduce_add_sync(FULL, lane < warp ? read_of : 0u));
+    const unsigned read_of = lane < WARPS ? s.read[lane] : 0u;
+    const int pieces = (int)__reduce_add_sync(FULL, read_of);
+    int piece = (int)(before_read + __reduce_add_sync(FULL, lane < warp ? read_of : 0u));
+    list_piece *const table = (list_piece *)p.piece_table + item * buckets;
+    each([&](int, bucket_span &y) {
+        if (!routes || !y.count || y.sum != READ) return;
+        if (piece < ROUTE_PIECES) s.piece[piece] = { y.count, y.first };
+        else table[piece] = { y.count, y.first };
+        piece++;
+    });
+    __syncthreads();
+    /* the first warp counts their keys, the others send for the keys' numbers, where pieces are few */
+    if (warp) {
 #pragma unroll 1
-    for (int i = own; routes && i < own_end; i++)
-        if (span[i].count && span[i].sum == READ) {
-            ((list_piece *)p.piece_table)[item * buckets + piece++] = { at, span[i].first };
-            at += span[i].count;
+        for (int i = warp - 1; i < min(pieces, (int)ROUTE_PIECES); i += WARPS - 1) {
+            const list_piece y = s.piece[i];
+#pragma unroll 1
+            for (int k = 32 * lane; k < y.at; k += 32 * 32) prefetch((const char *)(x.key + y.first + k));
         }
+    } else {
+        int whole = 0;
+#pragma unroll 1
+        for (int i0 = 0; i0 < pieces; i0 += 32) {
+            const int i = i0 + lane;
+            list_piece y = i >= pieces ? list_piece{ 0, 0 } : i < ROUTE_PIECES ? s.piece[i] : table[i];
+            const int count = y.at;
+#pragma unroll
+            for (int o = 1; o < 32; o <<= 1) {
+                const int n = __shfl_up_sync(FULL, y.at, o);
+                if (lane >= o) y.at += n;
+            }
+            const int upto = whole + y.at;
+            if (i < pieces) table[i] = { upto - count, y.first };
+            whole = __shfl_sync(FULL, upto, 31);
+        }
+        if (lane == 0) s.whole = whole;
+        if (lane == 0) ((list_pieces *)p.pieces)[item] = { pieces, whole };
+    }
 
     int *const list = (int *)p.list + item * p.list_pitch;
     float *const weights = p.samples ? (float *)p.list_weights + item * p.list_pitch : nullptr;
@@ -14186,19 +14522,19 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     const double u = !draws ? 0.0
         : uniform(row_key<1>(p, b), 0, random_head(p, kv * p.group), (unsigned)p.q_index, 0);
 #pragma unroll 1
-    for (int tooth = tid; draws && tooth <= p.samples; tooth += ROUTE_THREADS) {
+    for (int tooth = tid; draws && tooth <= p.samples; tooth += THREADS) {
         const double t = (double)tooth + u;
         int key = -1;
         float chance = 1.0f;
         if (t < all_teeth) {
-            int low = 0, high = ROUTE_THREADS - 1;  /* the first thread whose teeth end behind t */
+            int low = 0, high = THREADS - 1;  /* the first thread whose teeth end behind t */
             while (low < high) {
                 const int middle = (low + high) / 2;
                 if (s.teeth[middle] > t) high = middle; else low = middle + 1;
             }
             double start = low ? s.teeth[low - 1] : 0.0;
 #pragma unroll 1
-            for (int i = low * each; i < min((low + 1) * each, buckets); i++) {
+            for (int i = low * several; i < min((low + 1) * several, buckets); i++) {
                 if (!span[i].count || span[i].sum == READ) continue;
                 const double size = (double)span[i].sum, stop = start + size * (double)span[i].count;
                 if (t < stop) {
@@ -14224,17 +14560,16 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         if (bad && weights) weights[0] = 1.0f;
         ((int *)p.list_lens)[item] = bad ? 1 : draws ? p.samples + 1 : 0;
         ((list_range *)p.list_ranges)[item] = bad ? list_range{ begin, end } : list_range{ from, to };
-        ((list_pieces *)p.pieces)[item] = { pieces, whole };
     }
     if (!p.routed) return;
     /* for stats */
     double squares = 0.0;
     int largest = 0;
-#pragma unroll 1
-    for (int i = own; routes && i < own_end; i++) {
-        squares += (double)span[i].count * (double)span[i].count;
-        largest = max(largest, span[i].count);
-    }
+    each([&](int, bucket_span &y) {
+        if (!routes) return;
+        squares += (double)y.count * (double)y.count;
+        largest = max(largest, y.count);
+    });
     __syncthreads();
     cta_scan<WARPS>(squares, s.scratch[0], &squares);
 #pragma unroll
@@ -14245,7 +14580,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
 #pragma unroll 1
     for (int i = 1; i < WARPS; i++) largest = max(largest, s.bins[0][i]);
     const double far = to - from;
-    p.routed[item] = { end - begin, to - from, whole, s.drawn, pieces, routes,
+    p.routed[item] = { end - begin, to - from, s.whole, s.drawn, pieces, routes,
                        routes ? (i64)((double)buckets * squares / (far * far) * 1e6) : 0,
                        routes ? (i64)((double)largest / far * 1e6) : 0 };
 }
@@ -15990,6 +16325,66 @@ cudaError_t launch_rows(const call &c, bool overlap) {
     return e == cudaSuccess ? launch<k_rows>(c, grid, 256, (size_t)rows_bytes(x.splits), overlap) : e;
 }
 
+/* Buckets of a CTA of k_layers; CTAs of its clusters. */
+int layers_rows(i64 hidden) { return hidden > 128 ? (int)(16 * 4 / (hidden / 256)) : 128; }
+int layers_cluster(i64 hidden) {
+    const int blocks = (int)ceil_div(hidden, LAYERS_UNITS);
+    return blocks < MOST_CLUSTER ? blocks : (int)MOST_CLUSTER;
+}
+dim3 layers_grid(const call &c, const row_product &second) {
+    const int cluster = layers_cluster(second.size);
+    return grid_of({ ceil_div(ceil_div(second.count, layers_rows(second.size)), cluster) * cluster,
+                     c.p.kv_heads,
+                     ceil_div((i64)c.p.batch * second.vectors, layers_vectors(second.size)) });
+}
+
+/* Whether k_layers takes them. Each cluster reads the first layer, so that they are few. */
+bool suits_layers(const call &c, const row_product &first, const row_product &second) {
+    const int h = second.size, d = first.size;
+    if (h < 32 || h > LAYERS_MOST || (h & (h - 1)) || d < 32 || d > 128 || (d & (d - 1))) return false;
+    if (first.row_type != SANTA_BF16 && first.row_type != SANTA_F16) return false;
+    if (first.x_type != first.row_type || !first.vector_x) return false;
+    if (!first.vector_rows || !second.vector_rows) return false;
+    if (c.card.major < 9 && h > LAYERS_UNITS) return false;
+    const dim3 grid = layers_grid(c, second);
+    return (i64)grid.x * grid.y * grid.z <= LAYERS_WAVES * (i64)c.card.multiprocessors;
+}
+
+template <typename T> cudaError_t launch_layers_of(const call &c, const layers_params &p, dim3 grid) {
+    const int bytes = layers_bytes(p.hidden);
+    const cudaError_t e = cudaFuncSetAttribute(k_layers<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               bytes);
+    if (e != cudaSuccess) return e;
+    SANTA_CUDA_LAUNCHED(k_layers<T>);
+    return launch_kernel(k_layers<T>, p, c, grid, 256, (size_t)bytes, false, p.cluster);
+}
+cudaError_t launch_layers(const call &c, const row_product &first, const row_product &second) {
+    layers_params p = {};
+    p.w1 = first.rows;
+    p.w2 = second.rows;
+    p.b1 = first.bias;
+    p.b2 = second.bias;
+    p.q = first.x;
+    for (int i = 0; i < 3; i++) p.q_stride[i] = first.x_stride[i];
+    p.logits = second.out;
+    p.parts = c.p.logit_parts;
+    p.kv_heads = c.p.kv_heads;
+    p.vectors = second.vectors;
+    p.all = c.p.batch * second.vectors;
+    p.here = layers_vectors(second.size);
+    p.d = first.size;
+    p.hidden = second.size;
+    p.buckets = second.count;
+    p.logit_tiles = c.p.logit_tiles;
+    p.cluster = layers_cluster(second.size);
+    p.by_vectors = divide_by((unsigned)second.vectors);
+    for (int n = second.splits; n > 1; n /= 2) p.splits_shift++;
+    for (int n = second.size; n > 256; n /= 2) p.links_shift++;
+    const dim3 grid = layers_grid(c, second);
+    return first.row_type == SANTA_F16 ? launch_layers_of<__half>(c, p, grid)
+                                       : launch_layers_of<__nv_bfloat16>(c, p, grid);
+}
+
 /* The index, as santa__index_ints of santa.h has it. */
 void fill_index(const santa_attention *a, i64 batch, i64 capacity, params *p) {
     const santa_buckets *r = a->buckets;
@@ -16094,15 +16489,20 @@ cudaError_t launch_routed(call &c) {
         x.scale = (r->key_norm > 0.0f ? r->key_norm : 1.0f) * (given != 0.0f ? given : by_default);
     }
     cudaError_t e = cudaSuccess;
-    if (hidden) {
+    p.logit_tiles = (int)rows_tiles(x);
+    const bool layers = hidden && suits_layers(c, units, x);
+    if (layers) e = launch_layers(c, units, x);
+    else if (hidden) {
         const row_product second = x;
         x = units;
         e = launch_rows(c, false);
         x = second;
     }
-    if (e == cudaSuccess) e = launch_rows(c, hidden);
-    p.logit_tiles = (int)rows_tiles(x);
-    if (e == cudaSuccess) e = launch<k_route>(c, grid_of(c.g.stats), ROUTE_THREADS, 0, true);
+    if (e == cudaSuccess && !layers) e = launch_rows(c, hidden);
+    if (e == cudaSuccess)
+        e = c.g.buckets <= 4 * ROUTE_FEW
+          ? launch<k_route<ROUTE_FEW, 4>>(c, grid_of(c.g.stats), ROUTE_FEW, 0, true)
+          : launch<k_route<ROUTE_THREADS, 0>>(c, grid_of(c.g.stats), ROUTE_THREADS, 0, true);
     if (e == cudaSuccess) e = launch_list(c, true);
     return e == cudaSuccess && measures
         ? launch<k_route_mass>(c, grid_of({ c.g.heads, c.g.batch, 1 }), PORTION, 0, false) : e;

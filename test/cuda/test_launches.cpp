@@ -516,7 +516,8 @@ static void check_routed(const problem &x, const standin_launch &l, const params
                   "%s: where to", name.c_str());
         check_grid(l, over(y.count, 16 * (8 / splits_of)), kv_heads, over(batch * group, 32), name);
     } else if (which == 1) {
-        CHECK_MSG(name == "k_route", "%s for the choice", name.c_str());
+        CHECK_MSG(name == (r.num_buckets <= 1024 ? "k_route<256, 4>" : "k_route<1024, 0>"),
+                  "%s for the choice", name.c_str());
         CHECK_INT(p.logit_tiles, over(r.num_buckets, 16 * (8 / p.product.splits)));
         check_grid(l, kv_heads, batch, 1, name);
     } else if (which == 2) {
@@ -540,9 +541,52 @@ static void check_routed(const problem &x, const standin_launch &l, const params
 static void check_scores(const problem &x, const standin_launch &l, const params &p,
                          const std::string &name);
 
+/* Both layers of a router at once: tiles of buckets in clusters, each of which has all units. */
+struct layers_tiles { int64_t buckets, cluster, x, z, vectors; };
+static layers_tiles layers_tiles_of(const problem &x) {
+    const int64_t h = x.router.hidden, n = x.a.q.shape[0] * (x.a.q.shape[2] / x.a.k.shape[2]);
+    layers_tiles t;
+    t.buckets = h <= 128 ? 128 : h == 256 ? 64 : h == 512 ? 32 : 16;
+    t.cluster = over(h, 128);
+    t.x = over(over(x.router.num_buckets, t.buckets), t.cluster) * t.cluster;
+    t.vectors = h <= 256 ? 32 : 8192 / h;
+    t.z = over(n, t.vectors);
+    return t;
+}
+static bool has_layers(const problem &x) {
+    const santa_buckets &r = x.router;
+    const santa_tensor &q = r.q.data ? r.q : x.a.q;
+    const int64_t h = r.hidden, d = x.a.k.shape[3];
+    if (h < 32 || h > 1024 || (h & (h - 1)) || (d != 32 && d != 64 && d != 128)) return false;
+    if ((r.dtype != SANTA_BF16 && r.dtype != SANTA_F16) || q.dtype != r.dtype || !aligned(q)) return false;
+    if ((uintptr_t)r.w1 % 16 || (uintptr_t)r.w2 % 16 || (standin.card->major < 9 && h > 128)) return false;
+    const layers_tiles t = layers_tiles_of(x);
+    return t.x * x.a.k.shape[2] * t.z <= LAYERS_WAVES * standin.card->multiprocessors;
+}
+static void check_layers(const problem &x, const standin_launch &l, const params &next,
+                         const std::string &name) {
+    const santa_buckets &r = x.router;
+    const layers_tiles t = layers_tiles_of(x);
+    layers_params p;
+    if (!CHECK(l.parameters.size() == sizeof p)) return;
+    memcpy((void *)&p, l.parameters.data(), sizeof p);
+    CHECK_MSG(name == (r.dtype == SANTA_F16 ? "k_layers<__half>" : "k_layers<__nv_bfloat16>"), "%s",
+              name.c_str());
+    CHECK(p.w1 == r.w1 && p.w2 == r.w2 && p.b1 == r.b1 && p.b2 == r.b2);
+    CHECK(p.logits == next.logits && p.parts == next.logit_parts && p.logit_tiles == next.logit_tiles);
+    CHECK(p.d == next.d && p.hidden == r.hidden && p.buckets == r.num_buckets);
+    CHECK(p.kv_heads == next.kv_heads);
+    CHECK(p.vectors == next.group && p.all == next.batch * next.group && p.here == t.vectors);
+    CHECK(p.cluster == t.cluster && divides_by(p.by_vectors, p.vectors));
+    CHECK(1 << p.splits_shift == next.product.splits);
+    CHECK(256 << p.links_shift == (r.hidden > 256 ? r.hidden : 256));
+    CHECK(l.dynamic >= (uint64_t)(t.vectors * (r.hidden + 4) * 4));
+    check_grid(l, t.x, x.a.k.shape[2], t.z, name);
+}
+
 static void check_routed_launches(const problem &x, const char *workspace, uint64_t bytes) {
-    const bool measures = x.stats && x.o.saap.measure_mass;
-    const int64_t rows = x.a.q.shape[1], before = x.router.hidden ? 2 : 1,
+    const bool measures = x.stats && x.o.saap.measure_mass, layers = has_layers(x);
+    const int64_t rows = x.a.q.shape[1], before = x.router.hidden && !layers ? 2 : 1,
                   each = before + 3 + 2 * measures + (x.a.std_error != NULL) + (x.stats ? 1 : 0);
     if (!CHECK_INT(standin.launches.size(), rows * each)) return;
     for (int64_t i = 0; i < rows * each; i++) {
@@ -551,10 +595,15 @@ static void check_routed_launches(const problem &x, const char *workspace, uint6
         const int at = (int)(i % each) - measures;               /* -1: scores for the mass */
         int which = at - (int)before + 1;
         params p;
-        memcpy((void *)&p, l.parameters.data(), sizeof p);
         CHECK_MSG(l.stream == (cudaStream_t)x.o.stream, "%s: another stream", name.c_str());
         CHECK_MSG(l.overlap == (at > 0 && which < 4 && standin.card->major >= 9), "%s: launched %s",
                   name.c_str(), l.overlap ? "early" : "late");
+        if (layers && at == 0) {
+            memcpy((void *)&p, standin.launches[(size_t)i + 1].parameters.data(), sizeof p);
+            check_layers(x, l, p, name);
+            continue;
+        }
+        memcpy((void *)&p, l.parameters.data(), sizeof p);
         if (measures) {
             const uint64_t heads = (uint64_t)(x.a.q.shape[0] * p.heads),
                            blocks = heads * (uint64_t)p.blocks;
@@ -2199,7 +2248,7 @@ static void every_kernel(void) {
         for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16})
             for (int64_t d : {33, 64, 256, 320})
                 for (int64_t buckets : {1, 40, 1024, 65536})
-                    for (int64_t hidden : {0, 40, 1024}) {
+                    for (int64_t hidden : {0, 40, 64, 256, 1024}) {
                         const sizes s = {3, 2, 20, 2, 3000, d, 64, d == 64 ? 16 : 0, type, NHD};
                         problem x = make(s, SANTA_SAAP);
                         add_router(&x, buckets, hidden, type);

@@ -333,6 +333,50 @@ static void saap_random(void) {
               (long long)rows.seen);
 }
 
+/* A router's two layers by one kernel: as the model has it, and the bits of the kernel for one layer,
+   which takes q of f32. */
+static void saap_layers(void) {
+    NEED_DEVICE();
+    static const int64_t hidden[] = {128, 1024, 32, 256, 512, 64}, dims[] = {128, 64, 32};
+    rows_counted rows = {0, 0};
+    for (int t = 0; t < (test_quick ? 6 : 24); t++) {
+        const int64_t d = dims[t / 2 % 3], group = t % 4 == 2 ? 11 : 4;
+        shape as = shape_make(2 * group, 2, 300 + 7 * t, d, t % 3 == 1 ? 300 : 1000 + t);
+        as.s.stream = (uint64_t)(4000 + t);
+        as.s.batch = t % 4 == 3 ? 4 : 2;
+        as.s.q_len = 1 + t % 2;
+        as.s.k_type = as.s.v_type = as.s.q_type = as.weights = t % 5 % 2 ? SANTA_F16 : SANTA_BF16;
+        as.hidden = hidden[t % 6];
+        as.no_error = 1;
+        routed_problem x(as);
+        on_gpu g(x.p.a, t % 2 ? plain(20) : drawn(30, 5));
+        gpu_view keys(x.keys);
+        char what[100];
+        snprintf(what, sizeof what, "%d: %lld hidden, dim %lld, group %lld", t, (long long)as.hidden,
+                 (long long)d, (long long)group);
+        if (!assign_both(x, g, keys.t) || !verify_on_gpu(x, g, &rows, what)) return;
+        const result at_once = g.get();
+        const ref_spec &s = x.as.s;
+        std::vector<float> q((size_t)(s.batch * s.q_len * s.heads * d));
+        for (size_t i = 0; i < q.size(); i++) {
+            const int64_t row = (int64_t)i / d;
+            q[i] = (float)ref_get(&x.p.a.q, row / s.heads / s.q_len, row / s.heads % s.q_len, row % s.heads,
+                                  (int64_t)i % d);
+        }
+        gpu_view wide(santa_view(q.data(), SANTA_F32, s.batch, s.q_len, s.heads, d));
+        santa_buckets r = *g.a.buckets;
+        r.q = wide.t;
+        g.a.buckets = &r;
+        if (!CHECK_MSG(g.run(), "in %s", what)) return;
+        const result by_layers = g.get();
+        for (int64_t b = 0; b < s.batch; b++)
+            CHECK_MSG(at_once.same_request(b, by_layers, b), "%s: sequence %lld has other bits", what,
+                      (long long)b);
+    }
+    CHECK_MSG(rows.near * 20 <= rows.seen, "%lld of %lld rows hang on rounding", (long long)rows.near,
+              (long long)rows.seen);
+}
+
 static void saap_limits(void) {
     NEED_DEVICE();
     shape as = shape_make(8, 2, test_quick ? 300 : MAX_LEN, 64, 40);
@@ -573,6 +617,17 @@ static void saap_kernels(void) {
         CHECK_STATUS(assign_on_gpu(g, keys.t, 99, 1), SANTA_OK);
         CHECK(g.run());
     }
+    for (int other = 0; other < 2; other++) {       /* routers of both types; many buckets */
+        shape as = shape_make(4, 1, 100, 64, other ? 1500 : 40);
+        as.s.k_type = as.s.v_type = as.s.q_type = as.weights = other ? SANTA_F16 : SANTA_BF16;
+        as.hidden = 128;
+        as.no_error = 1;
+        routed_problem x(as);
+        on_gpu g(x.p.a, plain(20));
+        gpu_view keys(x.keys);
+        if (!assign_both(x, g, keys.t)) return;
+        CHECK(g.run());
+    }
 }
 
 static void saap_errors(void) {
@@ -614,6 +669,7 @@ static const test_case saap_cases[] = {{"saap_nearest", saap_nearest},
                                        {"saap_rounding", saap_rounding},
                                        {"saap_arrivals", saap_arrivals},
                                        {"saap_random", saap_random},
+                                       {"saap_layers", saap_layers},
                                        {"saap_limits", saap_limits},
                                        {"saap_poison", saap_poison},
                                        {"saap_broken", saap_broken},

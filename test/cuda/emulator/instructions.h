@@ -308,6 +308,8 @@ inline void barrier_among(int id, int threads, CALLER) {
 }
 inline int cluster_rank() { return 0; }             /* clusters of one CTA */
 inline void cluster_sync(CALLER) { emulated::barrier(0, 0, false, 0, HERE("cluster_sync")); }
+inline void cluster_arrive() { }
+inline void cluster_wait() { }
 template <typename T> T *of_rank(T *at, int) { return at; }
 inline void wait_for_previous() { }
 inline void launch_dependents() { }
