@@ -900,7 +900,7 @@ struct index_memory {
     int fresh[NEW_FEW];
 };
 
-enum { ROUTE_THREADS = 1024, ROUTE_FEW = 256, ROUTE_SPANS = 1024, ROUTE_HEADS = 4, ROUTE_PIECES = 256 };
+enum { ROUTE_THREADS = 1024, ROUTE_SPANS = 1024, ROUTE_HEADS = 4, ROUTE_PIECES = 256 };
 struct route_memory {
     bucket_span span[ROUTE_SPANS];
     double teeth[ROUTE_THREADS], scratch[2][32];
@@ -1009,9 +1009,7 @@ void k_nearest_plain(const params p) {
     standin_kernel(256, sizeof(plain_nearest_memory), (size_t)plain_nearest_bytes(p.product.size));
 }
 void k_index(const params) { standin_kernel(32 * INDEX_WARPS, sizeof(index_memory), 0); }
-template <int THREADS, int EACH> void k_route(const params) {
-    standin_kernel(THREADS, sizeof(route_memory), 0);
-}
+void k_route(const params) { standin_kernel(ROUTE_THREADS, sizeof(route_memory), 0); }
 void k_route_error(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
 void k_route_mass(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
 void k_route_stats(const params) { standin_kernel(256, 0, 0); }
@@ -14193,8 +14191,7 @@ __device__ __noinline__ T scan_once(T x, T *scratch, T *total) {
 
 /* What a query row reads of a KV head's keys, for k_list: the far keys of the buckets with the
    largest shares, as pieces, and keys drawn from the others. It is santa__route_row of santa.h.
-   Grid: (KV head, batch); a thread owns neighbouring buckets, EACH in registers, or any number of
-   them in memory.
+   Grid: (KV head, batch), 1024 threads; a thread owns neighbouring buckets.
      buckets    where the far keys of each begin in the index, how many: its offsets, and those
                 keys that are not far, counted by bucket; before the logits are there
      shares     a warp to a query head: maximum and sum, from the parts of the logits' kernel
@@ -14202,36 +14199,26 @@ __device__ __noinline__ T scan_once(T x, T *scratch, T *total) {
      chances    of the other keys, which add up to the draws
      list       the buckets that are read; then a thread for each tooth of the comb
    Reads: 4 bytes of each bucket, 4 bytes for each of a group's logits, 2 bytes for each key that is
-   not far. Latency counts, and with it instructions: few warps take turns.
+   not far. Latency counts.
    Barriers: between these steps, and in each scan. */
-template <int THREADS, int EACH>
-__global__ void __launch_bounds__(THREADS) k_route(const __grid_constant__ params p) {
-    enum { WARPS = THREADS / 32, OWN = EACH ? EACH : 1 };
+__global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__ params p) {
+    enum { THREADS = ROUTE_THREADS, WARPS = THREADS / 32 };
     SHARED(s, route_memory);
     const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), kv = blockIdx.x, b = blockIdx.y;
-    const int buckets = p.buckets, several = EACH ? (int)EACH : (buckets + THREADS - 1) / THREADS;
+    const int buckets = p.buckets, several = (buckets + THREADS - 1) / THREADS;
     const i64 item = (i64)b * p.kv_heads + kv;
-    bucket_span *const span = !EACH && p.spans ? p.spans + item * buckets : s.span;
+    bucket_span *const span = p.spans ? p.spans + item * buckets : s.span;
     const int own = min(tid * several, buckets), own_end = min(own + several, buckets);
-    bucket_span mine[OWN];
-    const auto each = [&](auto f) {                 /* past the end: buckets without keys */
-        if constexpr (EACH) {
-#pragma unroll
-            for (int k = 0; k < OWN; k++) f(own + k, mine[k]);
-        } else
+    const auto each = [&](auto f) {
 #pragma unroll 1
-            for (int i = own; i < own_end; i++) f(i, span[i]);
+        for (int i = own; i < own_end; i++) f(i, span[i]);
     };
     int begin, end, position;
     key_index x;
     launch_dependents();
     key_range(p, b, begin, end, position);
     bool bad = !find_index(p, b, kv, x);
-    int offset[OWN + 1] = {};                       /* on their way beside the header */
-    if constexpr (EACH)
-#pragma unroll
-        for (int k = 0; k <= OWN; k++) offset[k] = bad ? 0 : x.offset[min(own + k, buckets)];
-    if (!bad) {                                     /* as well, if it has all keys */
+    if (!bad) {                                     /* on their way beside the header, if it has all keys */
         const i64 behind = max(end - min(p.local_tokens, end) - BLOCK, 0);
         for (i64 j = behind / BLOCK * BLOCK + BLOCK * tid; j < end; j += BLOCK * THREADS)
             prefetch((const char *)(x.bucket + j));
@@ -14264,23 +14251,14 @@ __global__ void __launch_bounds__(THREADS) k_route(const __grid_constant__ param
             }
         }
         __syncthreads();
-        if constexpr (EACH) {
-#pragma unroll
-            for (int k = 0; k < OWN; k++) mine[k] = own + k < buckets ? span[own + k] : bucket_span{ };
-        }
         each([&](int i, bucket_span &y) {
-            if (i >= buckets) return;
-            const int at = EACH ? offset[i - own] : x.offset[i],
-                      next = EACH ? offset[i - own + 1] : x.offset[i + 1],
-                      start = at + y.first, count = next - y.count - start;
+            const int at = x.offset[i], next = x.offset[i + 1], start = at + y.first,
+                      count = next - y.count - start;
             bad |= (i == 0 && at != 0) || at > next || at < 0 || next > sorted || count < 0
                 || (i == buckets - 1 && next != sorted);
             y.first = start;
             y.count = count;
         });
-    } else if constexpr (EACH) {
-#pragma unroll
-        for (int k = 0; k < OWN; k++) mine[k] = { };
     }
     const float *const logits = p.logits + ((i64)b * p.heads + kv * p.group) * buckets;
     const bool some = to > from;                    /* the same for all threads */
@@ -14290,20 +14268,10 @@ __global__ void __launch_bounds__(THREADS) k_route(const __grid_constant__ param
 #pragma unroll 1
     for (int g0 = 0; some && g0 < p.group; g0 += ROUTE_HEADS) {
         const int heads = min(p.group - g0, (int)ROUTE_HEADS);
-        float y[ROUTE_HEADS][OWN];                  /* of the thread's (first) buckets, on their way */
+        float y[ROUTE_HEADS];                       /* of the thread's first bucket, on their way */
 #pragma unroll
-        for (int h = 0; h < ROUTE_HEADS; h++) {
-            const float *const at = logits + (i64)(g0 + min(h, heads - 1)) * buckets;
-            if (EACH == 4 && buckets % 4 == 0) {
-                const float4 z = *(const float4 *)(at + min(own, buckets - 4));
-                y[h][0] = z.x;
-                y[h][1 % OWN] = z.y;
-                y[h][2 % OWN] = z.z;
-                y[h][3 % OWN] = z.w;
-            } else
-#pragma unroll
-                for (int k = 0; k < OWN; k++) y[h][k] = at[min(own + k, buckets - 1)];
-        }
+        for (int h = 0; h < ROUTE_HEADS; h++)
+            y[h] = logits[(i64)(g0 + min(h, heads - 1)) * buckets + min(own, buckets - 1)];
         if (warp < heads) {
             const float2 *const part =
                 p.logit_parts + ((i64)b * p.heads + kv * p.group + g0 + warp) * p.logit_tiles;
@@ -14331,8 +14299,7 @@ __global__ void __launch_bounds__(THREADS) k_route(const __grid_constant__ param
 #pragma unroll
             for (int h = 0; h < ROUTE_HEADS; h++) {
                 if (h >= heads) break;
-                const float logit = EACH      ? y[h][i - own]
-                                  : i == own ? y[h][0] : logits[(i64)(g0 + h) * buckets + i],
+                const float logit = i == own ? y[h] : logits[(i64)(g0 + h) * buckets + i],
                             share = pow2((logit - s.head[h].x) * LOG2E) * s.head[h].y;
                 sum += share;
                 top = fmaxf(top, share);
@@ -14445,40 +14412,32 @@ __global__ void __launch_bounds__(THREADS) k_route(const __grid_constant__ param
             scan_once<double, WARPS>(gone, s.scratch[turn ^ 1], &sum);
             left -= sum;
         }
-        each([&](int i, bucket_span &y) {
+        each([&](int, bucket_span &y) {
             if (y.sum != READ && y.count) y.sum = (float)(lambda * (double)y.sum);
-            if (EACH && i < buckets) span[i] = y;   /* teeth are others' */
         });
         __syncthreads();
     }
 
-    /* pieces: first in shared memory, where those before a thread's own are, by votes */
+    /* pieces: first in shared memory, in the order of their buckets */
     double teeth = 0.0, all_teeth = 0.0;
-    unsigned read = 0, before_read = 0;
+    unsigned read = 0;
     each([&](int, bucket_span &y) {
         const bool is_read = routes && y.count && y.sum == READ;
         if (!is_read && routes && y.count && p.samples) teeth += (double)y.count * (double)y.sum;
-        if constexpr (EACH) {
-            const unsigned who = __ballot_sync(FULL, is_read);
-            before_read += (unsigned)__popc(who & ((1u << lane) - 1));
-        }
         read += is_read;
     });
     if (p.samples) s.teeth[tid] = scan_once<double, WARPS>(teeth, s.scratch[0], &all_teeth);
-    if constexpr (!EACH) {
-        before_read = read;
+    unsigned upto = read;
 #pragma unroll
-        for (int o = 1; o < 32; o <<= 1) {
-            const unsigned n = __shfl_up_sync(FULL, before_read, o);
-            if (lane >= o) before_read += n;
-        }
-        before_read -= read;
+    for (int o = 1; o < 32; o <<= 1) {
+        const unsigned n = __shfl_up_sync(FULL, upto, o);
+        if (lane >= o) upto += n;
     }
-    if (lane == 31) s.read[warp] = before_read + read;
+    if (lane == 31) s.read[warp] = upto;
     __syncthreads();
     const unsigned read_of = lane < WARPS ? s.read[lane] : 0u;
     const int pieces = (int)__reduce_add_sync(FULL, read_of);
-    int piece = (int)(before_read + __reduce_add_sync(FULL, lane < warp ? read_of : 0u));
+    int piece = (int)(upto - read + __reduce_add_sync(FULL, lane < warp ? read_of : 0u));
     list_piece *const table = (list_piece *)p.piece_table + item * buckets;
     each([&](int, bucket_span &y) {
         if (!routes || !y.count || y.sum != READ) return;
@@ -16499,10 +16458,7 @@ cudaError_t launch_routed(call &c) {
         x = second;
     }
     if (e == cudaSuccess && !layers) e = launch_rows(c, hidden);
-    if (e == cudaSuccess)
-        e = c.g.buckets <= 4 * ROUTE_FEW
-          ? launch<k_route<ROUTE_FEW, 4>>(c, grid_of(c.g.stats), ROUTE_FEW, 0, true)
-          : launch<k_route<ROUTE_THREADS, 0>>(c, grid_of(c.g.stats), ROUTE_THREADS, 0, true);
+    if (e == cudaSuccess) e = launch<k_route>(c, grid_of(c.g.stats), ROUTE_THREADS, 0, true);
     if (e == cudaSuccess) e = launch_list(c, true);
     return e == cudaSuccess && measures
         ? launch<k_route_mass>(c, grid_of({ c.g.heads, c.g.batch, 1 }), PORTION, 0, false) : e;

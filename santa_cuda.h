@@ -143,8 +143,8 @@
                        as it was rounded, and measure_mass reads all of K with stats alone. Fast: new keys
                        and centroids both f16 or both bf16, rows of 16-byte pieces, head_dim at
                        most 128; a router whose weights and q are likewise, head_dim 32, 64 or 128,
-                       hidden a power of two from 32 to 1024, buckets at most 1024. Keys enter in
-                       stream order; every 64th makes the index anew.
+                       hidden a power of two from 32 to 1024. Keys enter in stream order; every
+                       64th makes the index anew.
    SAME DRAWS          Random numbers are the CPU's bits; scores round differently, so about 1
                        draw in 100,000 falls on a neighbouring key (test/cuda counts them).
                        vattention: rarely another heavy token or a budget that is off by one.
