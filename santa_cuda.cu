@@ -12921,7 +12921,7 @@ __device__ __forceinline__ void pick_keys(const params &p, word_memory &s, const
                                           int kv) {
     static_assert(PICK_SLICES == 32, "a lane for each slice");
     const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), slice = blockIdx.x;
-    const i64 items = (i64)p.batch * p.kv_heads, item = (i64)b * p.kv_heads + kv;
+    const i64 item = (i64)b * p.kv_heads + kv;
     const pick_plan y = p.joint.plans[item];
     unsigned *const bits = p.va.bits + item * p.va.words;
     const int sinks = r.lo - r.begin, local = r.end - r.begin - sinks - r.mid,
