@@ -3067,5 +3067,6 @@ static const test_case steps[] = {
     {"gpu_against_cpu", against_cpu}, {"gpu", behaviour}, {"gpu_proxy", copies}, {"gpu_lists", lists},     \
         {"gpu_selected", selected}, {"gpu_ranks", over_ranks}, {"gpu_vattention", va_cases},               \
         {"gpu_saap", saap_cases}, {"gpu_prefill", prefill_cases}, {"gpu_steps", steps},              \
-        {"gpu_scales", scale_cases}, {"gpu_types", type_cases}, {"gpu_items", item_cases}, {"gpu_coded", coded_cases},
+        {"gpu_scales", scale_cases}, {"gpu_types", type_cases}, {"gpu_items", item_cases},                 \
+        {"gpu_coded", coded_cases},
 #include "../main.c"

@@ -1265,7 +1265,6 @@ static void check_range(const problem &x) {
    second, and others for errors and stats. */
 static void check_launches(const problem &asked, const char *workspace, uint64_t bytes) {
     const problem x = as_dense(asked);
-    if (x.o.item_end) { check_range(x); return; }
     if (x.o.method == SANTA_SAAP) { check_routed_launches(x, workspace, bytes); return; }
     const int brief = dense_below(x) > 0 ? 2 : 0;    /* launches for rows below dense_below */
     const int64_t rows = x.a.q.shape[1], pass = rows_of_pass(x),
@@ -1443,6 +1442,7 @@ static santa_status run(const problem &x, size_t shift = 0) {
         return s;
     }
     if (!CHECK_STATUS(got, SANTA_OK)) return s;
+    if (x.o.item_end) { check_range(x); return s; }
     check_query_parts(x, workspace, bytes);
     check_launches(x, workspace, bytes);
     return s;
