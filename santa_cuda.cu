@@ -1001,7 +1001,7 @@ void k_va_result(const params) { standin_kernel(CHOOSE, sizeof(combine_memory), 
 void k_va_ranks(const params) { standin_kernel(CHOOSE, sizeof(word_memory), 0); }
 
 void k_rows(const params p) { standin_kernel(256, 0, (size_t)rows_bytes(p.product.splits)); }
-template <typename T> void k_layers(const layers_params p) {
+void k_layers(const layers_params p) {
     standin_kernel(256, sizeof(layers_sums), (size_t)layers_bytes(p.hidden));
 }
 void k_nearest(const params) { standin_kernel(256, sizeof(nearest_memory), 0); }
@@ -13621,8 +13621,8 @@ __global__ void __launch_bounds__(256, 2) k_rows(const __grid_constant__ params 
     for (int b = tid; b < p.batch; b += 256) plan_index(p, b, kv);
 }
 
-/* Both layers of a router, where q and its rows are of one 16-bit type: the sums of k_rows, in the
-   same order.
+/* Both layers of a router, where q and its rows are bf16: the sums of k_rows, in the same order. (An
+   instance for f16 is 49 kB.)
    Grid: (tiles of buckets, in clusters of p.cluster; KV heads; p.here of the batch's vectors), 256
    threads. All rows that a CTA needs are on their way at once: a warp has 16 units of up to 128
    features, then 16 buckets and 4 pieces of 32 units. Each cluster computes all units, each of its
@@ -13631,7 +13631,6 @@ __global__ void __launch_bounds__(256, 2) k_rows(const __grid_constant__ params 
    k_rows. It should be over in one trip to memory and one to the cluster.
    Barriers: the cluster is there; its units are; for the warps' sums; for products, and before
    they change. */
-template <typename T>
 __global__ void __launch_bounds__(256, 2) k_layers(const __grid_constant__ layers_params p) {
     DYNAMIC_SHARED(slots);                          /* layers_bytes */
     SHARED(s, layers_sums);
@@ -13689,7 +13688,7 @@ __global__ void __launch_bounds__(256, 2) k_layers(const __grid_constant__ layer
     const auto finished = [](float x) { return is_finite(x) ? x : __int_as_float(0x7fc00000); };
     const auto number = [](const uint4 &w, int i) {     /* numbers 2 i and 2 i + 1 of a piece */
         const unsigned x = i & 2 ? i & 1 ? w.w : w.z : i & 1 ? w.y : w.x;
-        return unpack_pair(*(const typename pair_of<T>::type *)&x);
+        return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
     };
     const auto bias_of = [&](const float *all, int count, int row) {
         return all ? all[(i64)kv * count + min(row, count - 1)] : 0.0f;
@@ -16301,22 +16300,13 @@ dim3 layers_grid(const call &c, const row_product &second) {
 bool suits_layers(const call &c, const row_product &first, const row_product &second) {
     const int h = second.size, d = first.size;
     if (h < 32 || h > LAYERS_MOST || (h & (h - 1)) || d < 32 || d > 128 || (d & (d - 1))) return false;
-    if (first.row_type != SANTA_BF16 && first.row_type != SANTA_F16) return false;
-    if (first.x_type != first.row_type || !first.vector_x) return false;
+    if (first.row_type != SANTA_BF16 || first.x_type != SANTA_BF16 || !first.vector_x) return false;
     if (!first.vector_rows || !second.vector_rows) return false;
     if (c.card.major < 9 && h > LAYERS_UNITS) return false;
     const dim3 grid = layers_grid(c, second);
     return (i64)grid.x * grid.y * grid.z <= LAYERS_WAVES * (i64)c.card.multiprocessors;
 }
 
-template <typename T> cudaError_t launch_layers_of(const call &c, const layers_params &p, dim3 grid) {
-    const int bytes = layers_bytes(p.hidden);
-    const cudaError_t e = cudaFuncSetAttribute(k_layers<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               bytes);
-    if (e != cudaSuccess) return e;
-    SANTA_CUDA_LAUNCHED(k_layers<T>);
-    return launch_kernel(k_layers<T>, p, c, grid, 256, (size_t)bytes, false, p.cluster);
-}
 cudaError_t launch_layers(const call &c, const row_product &first, const row_product &second) {
     layers_params p = {};
     p.w1 = first.rows;
@@ -16339,9 +16329,11 @@ cudaError_t launch_layers(const call &c, const row_product &first, const row_pro
     p.by_vectors = divide_by((unsigned)second.vectors);
     for (int n = second.splits; n > 1; n /= 2) p.splits_shift++;
     for (int n = second.size; n > 256; n /= 2) p.links_shift++;
-    const dim3 grid = layers_grid(c, second);
-    return first.row_type == SANTA_F16 ? launch_layers_of<__half>(c, p, grid)
-                                       : launch_layers_of<__nv_bfloat16>(c, p, grid);
+    const int bytes = layers_bytes(p.hidden);
+    const cudaError_t e = cudaFuncSetAttribute(k_layers, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (e != cudaSuccess) return e;
+    SANTA_CUDA_LAUNCHED(k_layers);
+    return launch_kernel(k_layers, p, c, layers_grid(c, second), 256, (size_t)bytes, false, p.cluster);
 }
 
 /* The index, as santa__index_ints of santa.h has it. */

@@ -142,7 +142,7 @@
                        scratch words alone, the same draws. std_error is taken from out
                        as it was rounded, and measure_mass reads all of K with stats alone. Fast: new keys
                        and centroids both f16 or both bf16, rows of 16-byte pieces, head_dim at
-                       most 128; a router whose weights and q are likewise, head_dim 32, 64 or 128,
+                       most 128; a router whose weights and q are bf16, head_dim 32, 64 or 128,
                        hidden a power of two from 32 to 1024. Keys enter in stream order; every
                        64th makes the index anew.
    SAME DRAWS          Random numbers are the CPU's bits; scores round differently, so about 1

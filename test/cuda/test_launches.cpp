@@ -557,7 +557,7 @@ static bool has_layers(const problem &x) {
     const santa_tensor &q = r.q.data ? r.q : x.a.q;
     const int64_t h = r.hidden, d = x.a.k.shape[3];
     if (h < 32 || h > 1024 || (h & (h - 1)) || (d != 32 && d != 64 && d != 128)) return false;
-    if ((r.dtype != SANTA_BF16 && r.dtype != SANTA_F16) || q.dtype != r.dtype || !aligned(q)) return false;
+    if (r.dtype != SANTA_BF16 || q.dtype != SANTA_BF16 || !aligned(q)) return false;
     if ((uintptr_t)r.w1 % 16 || (uintptr_t)r.w2 % 16 || (standin.card->major < 9 && h > 128)) return false;
     const layers_tiles t = layers_tiles_of(x);
     return t.x * x.a.k.shape[2] * t.z <= LAYERS_WAVES * standin.card->multiprocessors;
@@ -569,8 +569,7 @@ static void check_layers(const problem &x, const standin_launch &l, const params
     layers_params p;
     if (!CHECK(l.parameters.size() == sizeof p)) return;
     memcpy((void *)&p, l.parameters.data(), sizeof p);
-    CHECK_MSG(name == (r.dtype == SANTA_F16 ? "k_layers<__half>" : "k_layers<__nv_bfloat16>"), "%s",
-              name.c_str());
+    CHECK_MSG(name == "k_layers", "%s", name.c_str());
     CHECK(p.w1 == r.w1 && p.w2 == r.w2 && p.b1 == r.b1 && p.b2 == r.b2);
     CHECK(p.logits == next.logits && p.parts == next.logit_parts && p.logit_tiles == next.logit_tiles);
     CHECK(p.d == next.d && p.hidden == r.hidden && p.buckets == r.num_buckets);
