@@ -1453,7 +1453,8 @@ __device__ __forceinline__ key_gap gap_of(const params &p, int b) {
 
 /* Byte offset of key j's row, or NO_ROW if the block table is wrong (strides may be negative).
    k_scores and k_dense have instances with and without a table, since cold code costs them up to
-   1.5 % and 4 us; all others ask p.table. */
+   1.5 % and 4 us, but for e4m3 of head_dims other than 128, see has_no_table; all others ask
+   p.table. */
 enum table_use { HAS_TABLE, ASK_TABLE };
 #define NO_ROW (-0x7fffffffffffffffll - 1)
 
@@ -2869,8 +2870,10 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32, 2) k_scores_plain(const __gr
 }
 
 /* The page that holds the lane's 8 keys (p.eights: they share one) or the nearest key in range:
-   its place in k, -1 if the block table is wrong; *start: its first key. */
+   its place in k, -1 if the block table is wrong; *start: its first key. Without a table a
+   sequence is a page. */
 __device__ __forceinline__ int lane_page(const params &p, const cursor &x, int *start) {
+    if (!p.table) { *start = 0; return x.b; }
     const int last = x.block * BLOCK + 8 * ((threadIdx.x & 31) >> 2) + 7;
     const int j = min(max(last, x.begin), x.end - 1);
     const unsigned page = p.by_page.quotient((unsigned)j);
@@ -15177,6 +15180,9 @@ template <typename F> cudaError_t with_parts(call &c, F launch_it) {
 /* Scores that are products and a factor. */
 bool has_products_alone(const call &c) { return !c.g.q_parts && c.p.soft_cap == 0.0f && !c.p.slopes; }
 
+/* Whether a cache without a table has an instance of its own. */
+template <typename K, int C> constexpr bool has_no_table = !eight_bits<K> || C == 4;
+
 template <typename K, int C, bool PAIRS> cudaError_t launch_dense(call &c) {
     const i64 slices = ceil_div(c.p.q_slices, PAIRS ? 2 : 1);
     const dim3 grid = grid_of({ c.g.dense.x, c.g.kv_heads * slices, c.g.batch });
@@ -15187,8 +15193,9 @@ template <typename K, int C, bool PAIRS> cudaError_t launch_dense(call &c) {
     if ((i64)grid.x * grid.y > INT32_MAX) c.p.heads_inner = 0;
     c.p.by_inner = divide_by(grid.y);
     const bool second = comes_second(c) || c.p.q_parts;
-    return c.p.table ? launch_ring<k_dense<K, C, true, PAIRS>>(c, grid, bytes, threads, second)
-                     : launch_ring<k_dense<K, C, false, PAIRS>>(c, grid, bytes, threads, second);
+    if constexpr (has_no_table<K, C>)
+        if (!c.p.table) return launch_ring<k_dense<K, C, false, PAIRS>>(c, grid, bytes, threads, second);
+    return launch_ring<k_dense<K, C, true, PAIRS>>(c, grid, bytes, threads, second);
 }
 
 /* Rows of n numbers come to the ring by pieces of 1 << this bytes, or not at all: 0. */
@@ -15670,8 +15677,10 @@ template <typename K, int C> cudaError_t launch_scores(call &c) {
     c.p.longer = steps % grid.x;
     const int bytes = ring<K, C>::BYTES;
     const bool second = c.p.q_parts != 0;
-    return c.p.table ? launch_ring<k_scores<K, C, true>>(c, grid, bytes, SCORE_WARPS * 32, second)
-                     : launch_ring<k_scores<K, C, false>>(c, grid, bytes, SCORE_WARPS * 32, second);
+    if constexpr (has_no_table<K, C>)
+        if (!c.p.table)
+            return launch_ring<k_scores<K, C, false>>(c, grid, bytes, SCORE_WARPS * 32, second);
+    return launch_ring<k_scores<K, C, true>>(c, grid, bytes, SCORE_WARPS * 32, second);
 }
 
 cudaError_t launch_scores_plain(call &c) {
