@@ -1740,10 +1740,11 @@ static void same_at_any_alignment(void) {
             CHECK_MSG(by[0].same(by[1]), "%s, q of type %d", santa_method_name(m), (int)type);
         }
     }
-    /* rows that come by pieces, and number by number */
+    /* rows that come by pieces, and number by number: too long for the fast kernels, which round in
+       another order and want pieces */
     for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3, SANTA_E5M2, SANTA_Q8_0,
                              SANTA_Q4_0}) {
-        ref_spec s = spec16(8, 2, 300, 128, type);
+        ref_spec s = spec16(8, 2, 300, 288, type);
         s.q_type = s.out_type = SANTA_F32;
         problem p(s);
         result by[2];

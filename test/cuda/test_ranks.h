@@ -653,10 +653,17 @@ static void ranks_messages(void) {
         said_by_ranks = nullptr;
         CHECK(!said[0].empty() && said[0].size() == said[1].size());
         for (size_t k = 0; k < said[0].size() && k < said[1].size(); k++) {
+            /* what a list holds comes in any order; a number that nobody wrote is what it was */
+            const std::vector<char> &a = said[0][k], &b = said[1][k];
+            const size_t word = a.size() % 4 ? 1 : 4;
             int64_t open = 0;
             size_t first = 0;
-            for (size_t c = said[0][k].size(); c-- > 0;)
-                if (said[0][k][c] != said[1][k][c]) { open++; first = c; }
+            for (size_t c = a.size() / word; c-- > 0;) {
+                bool is_open = true;
+                for (size_t i = word * c; i < word * c + word; i++)
+                    is_open &= (unsigned char)a[i] == 0x00 && (unsigned char)b[i] == 0xff;
+                if (is_open) { open += (int64_t)word; first = word * c; }
+            }
             CHECK_MSG(open == 0, "turn %d, %s, copy %d: message %d: %lld of %lld bytes are nobody's, "
                       "from %lld on", turn, santa_method_name(m), copied, (int)k, (long long)open,
                       (long long)said[0][k].size(), (long long)first);
