@@ -16339,7 +16339,8 @@ cudaError_t launch_layers(const call &c, const row_product &first, const row_pro
     for (int n = second.splits; n > 1; n /= 2) p.splits_shift++;
     for (int n = second.size; n > 256; n /= 2) p.links_shift++;
     const int bytes = layers_bytes(p.hidden);
-    const cudaError_t e = cudaFuncSetAttribute(k_layers, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    const cudaError_t e = cudaFuncSetAttribute(k_layers, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               bytes);
     if (e != cudaSuccess) return e;
     SANTA_CUDA_LAUNCHED(k_layers);
     return launch_kernel(k_layers, p, c, layers_grid(c, second), 256, (size_t)bytes, false, p.cluster);

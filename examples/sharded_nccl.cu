@@ -177,8 +177,8 @@ static int run(int rank, int ranks, long long keys, ncclUniqueId id) {
     static const struct { const char *name; santa_method method; bool copied; } rows[] = {
         {"dense", SANTA_DENSE, false}, {"sys", SANTA_SYS, false}, {"prop", SANTA_PROP, false},
         {"flash", SANTA_FLASH, false}, {"pps", SANTA_PPS, false}, {"top-k", SANTA_TOP_K, false},
-        {"prop, copy", SANTA_PROP, true}, {"pps, copy", SANTA_PPS, true}, {"top-k, copy", SANTA_TOP_K, true},
-        {"vattention, copy", SANTA_VATTENTION, true}};
+        {"prop, copy", SANTA_PROP, true}, {"pps, copy", SANTA_PPS, true},
+        {"top-k, copy", SANTA_TOP_K, true}, {"vattention, copy", SANTA_VATTENTION, true}};
     for (const auto &row : rows) {
         santa_options o = {}, alone;
         std::vector<float> spread, whole;
