@@ -462,11 +462,13 @@ template <int N> struct a_number { enum { value = N }; };
 
 struct any { };                                     /* K of any type and stride, by plain loads */
 struct e4m3 { unsigned char x; };
+struct e5m2 { unsigned char x; };                   /* k_dense alone has it */
 struct sixteen { unsigned short x; };               /* f16 or bf16, see with_type */
 struct on_cores { };                                /* that or e4m3, where it is asked for each block */
 
 template <typename K> constexpr bool eight_bits = false;              /* of the types on tensor cores */
 template <> constexpr bool eight_bits<e4m3> = true;
+template <> constexpr bool eight_bits<e5m2> = true;
 
 /* k_scores and k_dense: rows of K (and V) on their way, see k_scores. */
 template <typename K, int C> struct ring {
@@ -1453,7 +1455,7 @@ __device__ __forceinline__ key_gap gap_of(const params &p, int b) {
 
 /* Byte offset of key j's row, or NO_ROW if the block table is wrong (strides may be negative).
    k_scores and k_dense have instances with and without a table, since cold code costs them up to
-   1.5 % and 4 us, but for e4m3 of head_dims other than 128, see has_no_table; all others ask
+   1.5 % and 4 us, but for e5m2 and e4m3 of head_dims other than 128, see has_no_table; all others ask
    p.table. */
 enum table_use { HAS_TABLE, ASK_TABLE };
 #define NO_ROW (-0x7fffffffffffffffll - 1)
@@ -1661,17 +1663,16 @@ template <typename K, typename F> __device__ __forceinline__ void with_type(cons
     else f(__nv_bfloat16());
 }
 
-/* The same in k_dense, where numbers of 8 bits may be e5m2. They become f16. */
+/* The same in k_dense, whose K may be e5m2. It becomes f16. */
 struct from_e5m2 { };
 template <typename T> struct product_of { typedef T type; };
 template <> struct product_of<from_e5m2> { typedef __half type; };
 template <typename T> constexpr bool is_e5m2 = false;
 template <> constexpr bool is_e5m2<from_e5m2> = true;
+template <> constexpr bool is_e5m2<e5m2> = true;
 template <typename K, typename F> __device__ __forceinline__ void with_numbers(const params &p, F f) {
-    if constexpr (eight_bits<K>) {
-        if (__builtin_expect(p.k_type == SANTA_E5M2, 0)) f(from_e5m2());
-        else f(__half());
-    } else with_type<K>(p, f);
+    if constexpr (is_e5m2<K>) f(from_e5m2());
+    else with_type<K>(p, f);
 }
 /* Bytes 2 i and 2 i + 1 of x. */
 template <typename T> __device__ __forceinline__ unsigned pair_of_bytes(unsigned x, int i) {
@@ -4155,20 +4156,18 @@ __device__ __forceinline__ void copy_rows(const params &p, const cursor &x, cons
 }
 
 /* Scores of the keys of such rows, which are the lane's own: heads 2 c + e of keys 8 r + 2 i + h. */
-template <typename K, int C, bool E5M2>
+template <typename K, int C>
 __device__ __forceinline__ void row_dots(const params &p, const query<K, C, false> &q, const uint4 *slot,
                                          float y[2][2]) {
     enum { LANES = 2 * ring<K, C>::LOADS };
     const int lane = threadIdx.x & 31, r = lane >> 2, at = (lane & 3) ^ row_piece<LANES>(r);
     const uint4 *const from = slot + r * LANES;
     float sums[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
-    const auto dots = [&](auto type) {
+    with_numbers<K>(p, [&](auto type) {
 #pragma unroll
         for (int k = 0; k < LANES / 4; k++)
             piece_dots<decltype(type)>(q, from[at ^ 4 * k], from[8 * LANES + (at ^ 4 * k)], k, sums);
-    };
-    if constexpr (E5M2) with_numbers<K>(p, dots);
-    else with_type<K>(p, dots);
+    });
 #pragma unroll
     for (int i = 0; i < 4; i++) y[i & 1][i / 2] = sums[i];
 }
@@ -4312,12 +4311,10 @@ k_dense(const __grid_constant__ params p) {
             const uint4 *const rows = mine + slot * LOADS * 32;
             if (++slot == STEPS) slot = 0;
             if (i < 4) {
-                if (!eight_bits<K>) row_dots<K, C, false>(p, q, rows, y);
-                if (__builtin_expect(p.special, 0)) {
-                    if (eight_bits<K>) row_dots<K, C, true>(p, q, rows, y);
+                row_dots<K, C>(p, q, rows, y);
+                if (__builtin_expect(p.special, 0))
                     finish_products(p, q.unscale, head, heads, x.block * BLOCK + 8 * r + 2 * i, x.position,
                                     y);
-                } else if (eight_bits<K>) row_dots<K, C, false>(p, q, rows, y);     /* one question */
 #pragma unroll
                 for (int k = 0; k < 8; k++)
 #pragma unroll
@@ -14992,7 +14989,7 @@ bool whole_pieces(int type, i64 n) {
 /* Rows of n numbers that k_scores and k_dense take. */
 bool suits_rings(const santa_tensor *t, i64 n) {
     const bool known = !is_coded(t->dtype) || t->dtype == SANTA_E5M2;
-    return known && in_pieces(t) && n <= 256 && whole_pieces(t->dtype, n);
+    return known && in_pieces(t) && n <= (t->dtype == SANTA_E5M2 ? 128 : 256) && whole_pieces(t->dtype, n);
 }
 
 santa_status cuda_status(cudaError_t e) {
@@ -15152,7 +15149,7 @@ void arrange_parts(call &c, bool streams) {
     p.q_slices = (int)ceil_div(c.g.group, p.slice_heads);
     p.q_slots = c.workspace + c.l.q_slots;
     p.q_unscale = (float *)(c.workspace + c.l.q_unscale);
-    p.special = p.q_parts || extras || p.k_type == SANTA_E5M2;
+    p.special = p.q_parts || extras;
     p.block_scale = extras ? 1.0f : p.scale;
 }
 /* The kernel that makes them, and `launch`, for which they are q. */
@@ -15182,6 +15179,7 @@ bool has_products_alone(const call &c) { return !c.g.q_parts && c.p.soft_cap == 
 
 /* Whether a cache without a table has an instance of its own. */
 template <typename K, int C> constexpr bool has_no_table = !eight_bits<K> || C == 4;
+template <> constexpr bool has_no_table<e5m2, 4> = false;
 
 template <typename K, int C, bool PAIRS> cudaError_t launch_dense(call &c) {
     const i64 slices = ceil_div(c.p.q_slices, PAIRS ? 2 : 1);
@@ -15395,6 +15393,7 @@ cudaError_t launch_exact(call &c) {
     c.p.slices = p.q_slices;
     c.p.by_slices = divide_by((unsigned)c.p.slices);
     const auto stream = [&] {
+        if (p.k_type == SANTA_E5M2) return launch_dense<e5m2, 4, false>(c);
         return with_key_type(p.k_type, [&](auto key) {
             typedef typename decltype(key)::type K;
             return with_chunks(p.d > p.dv ? p.d : p.dv, [&](auto chunks) {

@@ -146,7 +146,7 @@ static bool is_eight(santa_dtype t) { return t == SANTA_E4M3 || t == SANTA_E5M2;
 
 /* f16 and bf16 share kernels. */
 static const char *kernel_type(santa_dtype t) {
-    return t == SANTA_F32 ? "float" : is_eight(t) ? "e4m3" : "sixteen";
+    return t == SANTA_F32 ? "float" : t == SANTA_E5M2 ? "e5m2" : is_eight(t) ? "e4m3" : "sixteen";
 }
 
 static bool divides_by(const divisor &d, int64_t n) {
@@ -269,7 +269,7 @@ static void check_stream(const problem &x, const params &p, const char *type, in
     CHECK_MSG(p.q_parts < 2 ? p.part_shift == 3
                             : p.q_parts <= 8 >> p.part_shift && heads <= 1 << p.part_shift,
               "%s: slots of a part", name.c_str());
-    CHECK_MSG(p.special == (p.q_parts || extras || k.dtype == SANTA_E5M2)
+    CHECK_MSG(p.special == (p.q_parts || extras)
                   && p.block_scale == (extras ? 1.0f : p.scale),
               "%s: what scores are", name.c_str());
 }
@@ -350,9 +350,10 @@ static bool suits_blocks(const santa_attention &a) {
     return !a.k_scales.data && !a.v_scales.data;
 }
 
-/* e4m3 of head_dims other than 128 goes by the kernels with a table, if there is one or not. */
+/* e5m2, and e4m3 of head_dims other than 128, go by the kernels with a table, if there is one or not. */
 static const char *by_pages(const santa_attention &a, int C) {
-    return a.block_table || (is_eight(a.k.dtype) && C != 4) ? "true" : "false";
+    const bool shares = a.k.dtype == SANTA_E5M2 || (is_eight(a.k.dtype) && C != 4);
+    return a.block_table || shares ? "true" : "false";
 }
 
 static void check_dense(const problem &x, const standin_launch &l, const params &p,
@@ -2267,6 +2268,9 @@ static void every_kernel(void) {
                         if (hidden) x.a.lse = NULL;
                         CHECK_STATUS(run(x), d <= 256 ? SANTA_OK : SANTA_ERR_BACKEND_SIZE);
                     }
+    problem eights = make(SMALL, SANTA_DENSE);
+    eights.a.k.dtype = eights.a.v.dtype = SANTA_E5M2;
+    CHECK_STATUS(run(eights), SANTA_OK);
     int count = 0;
     for (launched *k = all_launched; k; k = k->next, count++)
         CHECK_MSG(k->count > 0, "%s is never launched", k->name.c_str());
