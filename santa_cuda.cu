@@ -16903,13 +16903,14 @@ item_parts parts_of(const santa_problem &problem) {
     return x;
 }
 
-template <typename T> void move_on(T *&p, i64 n) { if (p) p += n; }
+/* What is not there may have any stride. */
+template <typename T> void move_on(T *&p, i64 n, i64 stride = 1) { if (p) p += n * stride; }
 
 /* Heads from `head` on, and sequences, unless they are pages. */
 void view_part(santa_tensor *t, const item_part &x, i64 group, bool paged) {
     i64 s[4];
-    byte_strides(t, s);
     if (!t->data) return;
+    byte_strides(t, s);
     t->data = (char *)t->data + (paged ? 0 : x.sequence * s[0]) + x.kv_head * group * s[2];
     t->shape[2] = x.kv_heads * group;
     if (!paged) t->shape[0] = x.sequences;
@@ -16952,18 +16953,18 @@ void make_part(const santa_problem &whole, const item_part &x, santa_problem *pa
     move_on(a.std_error, result);
     for (const int32_t **at : { &a.seq_lens, &a.context_lens, &a.kv_start, &a.proxy_lens }) move_on(*at, b);
     for (const uint64_t **at : { &o.seeds, &o.offsets, &o.request_ids }) move_on(*at, b);
-    move_on(a.block_table, b * a.block_table_stride);
+    move_on(a.block_table, b, a.block_table_stride);
     move_on(a.sinks, head);
     move_on(a.alibi_slopes, head);
     const i64 list = b * (a.key_list_rows ? whole.q_len : 1) * whole.kv_heads + kv;
-    move_on(a.key_list, list * a.key_list_stride);
-    move_on(a.key_weights, list * a.key_list_stride);
+    move_on(a.key_list, list, a.key_list_stride);
+    move_on(a.key_weights, list, a.key_list_stride);
     move_on(a.key_list_lens, list);
     if (a.proxy && o.scores == SANTA_SCORES_PROXY) {
         const copy_shape copy = copy_shape_of(&whole.a);
         a.proxy = (char *)a.proxy + ((paged ? 0 : b * whole.kv_heads) + kv) * copy.blocks * copy.bytes;
     }
-    move_on(o.vattention.heavy_index, result * o.vattention.heavy_stride);
+    move_on(o.vattention.heavy_index, result, o.vattention.heavy_stride);
     move_on(o.vattention.audit, result);
     santa_sample_attention_options &sparse = o.sample_attention;
     geometry g = {};

@@ -2483,7 +2483,9 @@ static void random_calls(void) {
             if (one_in(&r, 3)) x.router.q = x.a.q;
         }
         if (one_in(&r, 5)) {
-            const int64_t items = x.a.q.shape[0] * x.a.k.shape[2];
+            const int64_t batch = x.a.q.shape[0], kv_heads = x.a.k.shape[2], most = (int64_t)1 << 31;
+            const bool usual = batch > 0 && batch < most && kv_heads > 0 && kv_heads < most;
+            const int64_t items = usual ? batch * kv_heads : most;
             x.o.item_begin = test_below(&r, items + 1);
             x.o.item_end = x.o.item_begin + test_below(&r, items - x.o.item_begin + 1);
         }
