@@ -14952,7 +14952,8 @@ constexpr unsigned bit(santa_method m) { return 1u << (int)m; }
 /* Types of K and V that plain loads alone read, see load_number and load_coded. */
 bool is_coded(santa_dtype t) { return t == SANTA_Q8_0 || t == SANTA_E5M2 || t == SANTA_Q4_0; }
 
-i64 size_of(santa_dtype t) { return t == SANTA_F32 ? 4 : t == SANTA_E4M3 || t == SANTA_E5M2 ? 1 : 2; }
+bool is_eight(int type) { return type == SANTA_E4M3 || type == SANTA_E5M2; }
+i64 size_of(santa_dtype t) { return t == SANTA_F32 ? 4 : is_eight(t) ? 1 : 2; }
 
 void byte_strides(const santa_tensor *t, i64 *s) {
     /* bytes of 32 numbers, see load_number */
@@ -14984,7 +14985,7 @@ bool vectors(const santa_tensor *t) { return !is_coded(t->dtype) && in_pieces(t)
 
 /* Rows of n numbers are whole pieces of 16 bytes. */
 bool whole_pieces(int type, i64 n) {
-    return type != SANTA_F32 && n % (type == SANTA_E4M3 || type == SANTA_E5M2 ? 16 : 8) == 0;
+    return type != SANTA_F32 && n % (is_eight(type) ? 16 : 8) == 0;
 }
 /* Rows of n numbers that k_scores and k_dense take. */
 bool suits_rings(const santa_tensor *t, i64 n) {
@@ -15049,7 +15050,7 @@ template <auto kernel> cudaError_t launch_ring(const call &c, dim3 grid, int byt
 template <typename T> struct a_type { typedef T type; };
 
 template <typename F> cudaError_t with_key_type(int type, F f) {      /* on tensor cores */
-    return type == SANTA_E4M3 || type == SANTA_E5M2 ? f(a_type<e4m3>()) : f(a_type<sixteen>());
+    return type == SANTA_E4M3 ? f(a_type<e4m3>()) : f(a_type<sixteen>());
 }
 
 template <typename F> cudaError_t with_chunks(int features, F f) {    /* of 32 */
@@ -15278,7 +15279,6 @@ void find_boxes(const call &c, groups_params *p) {
         p->box_keys = (int)keys;
 }
 
-bool is_eight(int type) { return type == SANTA_E4M3 || type == SANTA_E5M2; }
 
 /* What their tiles take: K and V of q's type of 16 bits, or of floats of 8, which are made such. */
 bool suits_tiles(const santa_attention *a) {
