@@ -280,7 +280,8 @@ static void same_budgets(void) {
         }
         /* from copies, whose blocks are one process's if ranges begin with whole ones */
         const int copied = (turn % 8 == 1 || turn % 8 == 3) && v->heavy_tokens >= 0 && !v->heavy_index;
-        shard all = {0};
+        shard all;
+        memset(&all, 0, sizeof all);
         make_cuts(&r, turn % 4, copied ? s.len / 64 : s.len, ranks, cuts);
         for (int64_t i = 0; i < ranks && copied; i++) cuts[i] *= 64;
         cuts[ranks] = s.len;
