@@ -591,7 +591,7 @@ def arguments():
     p.add_argument("--seed", type=int, default=0, help="another sample")
     p.add_argument("--section", action="append", help="of this section only; may be repeated")
     p.add_argument("--shard", help="I/N: every N-th of the sample; today/N: another one each day")
-    p.add_argument("--minutes", type=float, help="starts no mutant after that time; the rest is skipped")
+    p.add_argument("--minutes", type=float, help="starts no mutant so long after the tests passed unchanged; the rest is skipped")
     p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     p.add_argument("--quick", action="store_true", help="no further builds (SIMD, sanitizers) for those that survive")
     p.add_argument("--list", action="store_true", help="shows the sample and ends")
@@ -662,8 +662,9 @@ def main():
         builders[unit].baseline(directory)
         directories.put(directory)
         print("%s: %d suites pass unchanged in %.0f s" % (unit.name, len(unit.suites), sum(builders[unit].seconds.values())))
+    ready = time.time()
     def work(m):
-        if options.minutes and time.time() - started > 60.0 * options.minutes:
+        if options.minutes and time.time() - ready > 60.0 * options.minutes:
             return
         directory = directories.get()
         try:
