@@ -3829,30 +3829,59 @@ __global__ void __launch_bounds__(PORTION, 4) k_gather(const __grid_constant__ p
 
 /* --------------------------------------------------------------------------- >>dense-kernel */
 
-/* Online softmax of a warp's block, heads 2c + e: s becomes the weights relative to the new
-   maximum, written to weight[position][GS] (position 8 * i + r holds key 8 * r + i of the
-   block); the sums so far, acc, are scaled to it by way of factor[GS]. */
-template <int GS, int N>
-__device__ __forceinline__ void online_softmax(float s[2][8], const float m[2], float top[2], float den[2],
-                                               float *weight, float *factor, float (&acc)[GS][N]) {
-    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
-    __syncwarp();                                   /* the last block's weights have been read */
+/* Online softmax of a warp's block, heads 2c + e: s becomes the weights relative to the new maximum,
+   times 2^BITS. keep: what the sums so far are to be multiplied with. is_pair: of a lane's keys only that
+   pair counts. */
+template <int BITS>
+__device__ __forceinline__ void weigh_block(float (&s)[2][8], const float (&m)[2], bool is_pair, int pair,
+                                            float (&top)[2], float (&den)[2], float (&keep)[2]) {
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        const float now = fmaxf(top[e], m[e]), keep = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - now);
-        const float base = now < MASK_LIMIT ? 0.0f : now;
+        const float now = fmaxf(top[e], m[e]);
+        const float base = now < MASK_LIMIT ? 0.0f : now - BITS;
         float sum = 0.0f;
+        keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - now);
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            s[e][i] = pow2(s[e][i] - base);
-            sum += s[e][i];
+        for (int k = 0; k < 8; k++) {
+            s[e][k] = is_pair && k / 2 != pair ? 0.0f : pow2(s[e][k] - base);
+            sum += s[e][k];
         }
 #pragma unroll
         for (int o = 4; o < 32; o <<= 1) sum += __shfl_xor_sync(FULL, sum, o);
-        den[e] = den[e] * keep + sum;
+        den[e] = den[e] * keep[e] + sum;
         top[e] = now;
-        if (r == 0 && 2 * c + e < GS) factor[2 * c + e] = keep;
     }
+}
+/* The sums so far of heads 2c and 2c + 1, which alternate. */
+template <int N> __device__ __forceinline__ void keep_sums(const float keep[2], float (&acc)[N][4]) {
+    if (!__any_sync(FULL, keep[0] != 1.0f || keep[1] != 1.0f)) return;
+#pragma unroll
+    for (int k = 0; k < N; k++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) acc[k][e] *= keep[e & 1];
+}
+/* Pair i of a lane's weights, without an index in registers. */
+__device__ __forceinline__ void weight_pair(const float s[2][8], int i, float y[2][2]) {
+#pragma unroll
+    for (int e = 0; e < 2; e++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            y[e][h] = i & 2 ? i & 1 ? s[e][6 + h] : s[e][4 + h] : i & 1 ? s[e][2 + h] : s[e][h];
+}
+
+/* The same where all lanes need them: weights go to weight[position][GS], position 8 * i + r holds key
+   8 * r + i of the block; the sums so far, acc, are scaled by way of factor[GS]. */
+template <int GS, int N>
+__device__ __forceinline__ void online_softmax(float (&s)[2][8], const float (&m)[2], float (&top)[2],
+                                               float (&den)[2], float *weight, float *factor,
+                                               float (&acc)[GS][N]) {
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
+    float own[2];
+    __syncwarp();                                   /* the last block's weights have been read */
+    weigh_block<0>(s, m, false, 0, top, den, own);
+#pragma unroll
+    for (int e = 0; e < 2; e++)
+        if (r == 0 && 2 * c + e < GS) factor[2 * c + e] = own[e];
     if (2 * c < GS)
 #pragma unroll
         for (int i = 0; i < 8; i++)
@@ -4323,36 +4352,11 @@ k_dense(const __grid_constant__ params p) {
                 block_finish<false>(p, rest_of_scale(p, q.unscale), head, heads, x.block, x.begin, x.end,
                                     x.position, bad_pages<PAGED>(p, x), s, m);
                 float keep[2];
-                bool scaled = false;
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    const float now = fmaxf(top[e], m[e]);
-                    const float base = now < MASK_LIMIT ? 0.0f : now - WEIGHT_BITS;
-                    float sum = 0.0f;
-                    keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - now);
-                    scaled |= keep[e] != 1.0f;
-#pragma unroll
-                    for (int k = 0; k < 8; k++) {
-                        s[e][k] = quarters && k / 2 != quarter ? 0.0f : pow2(s[e][k] - base);
-                        sum += s[e][k];
-                    }
-#pragma unroll
-                    for (int o = 4; o < 32; o <<= 1) sum += __shfl_xor_sync(FULL, sum, o);
-                    den[e] = den[e] * keep[e] + sum;
-                    top[e] = now;
-                }
-                if (__any_sync(FULL, scaled))
-#pragma unroll
-                    for (int k = 0; k < TILES; k++)
-#pragma unroll
-                        for (int e = 0; e < 4; e++) acc[k][e] *= keep[e & 1];
+                weigh_block<WEIGHT_BITS>(s, m, quarters, quarter, top, den, keep);
+                keep_sums(keep, acc);
                 continue;
             }
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-#pragma unroll
-                for (int h = 0; h < 2; h++)
-                    y[e][h] = i & 2 ? i & 1 ? s[e][6 + h] : s[e][4 + h] : i & 1 ? s[e][2 + h] : s[e][h];
+            weight_pair(s, i, y);
             if (!PAIRS) __syncwarp();               /* others' copies are there */
             with_numbers<K>(p, [&](auto type) { add_values<decltype(type), K, C>(rows, y, acc); });
         }
@@ -4653,35 +4657,11 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_dense_blocks(const __gr
             block_finish<false>(p, 1.0f, head, heads, x.block, x.begin, x.end, x.position, bad_rows(p, x),
                                 s, m);
             float keep[2];
-            bool scaled = false;
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const float now = fmaxf(top[e], m[e]), base = now < MASK_LIMIT ? 0.0f : now;
-                float sum = 0.0f;
-                keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - now);
-                scaled |= keep[e] != 1.0f;
-#pragma unroll
-                for (int k = 0; k < 8; k++) {
-                    s[e][k] = pow2(s[e][k] - base);
-                    sum += s[e][k];
-                }
-#pragma unroll
-                for (int o = 4; o < 32; o <<= 1) sum += __shfl_xor_sync(FULL, sum, o);
-                den[e] = den[e] * keep[e] + sum;
-                top[e] = now;
-            }
-            if (__any_sync(FULL, scaled))
-#pragma unroll
-                for (int k = 0; k < TILES; k++)
-#pragma unroll
-                    for (int e = 0; e < 4; e++) acc[k][e] *= keep[e & 1];
+            weigh_block<0>(s, m, false, 0, top, den, keep);
+            keep_sums(keep, acc);
             continue;
         }
-#pragma unroll
-        for (int e = 0; e < 2; e++)
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-                y[e][h] = i & 2 ? i & 1 ? s[e][6 + h] : s[e][4 + h] : i & 1 ? s[e][2 + h] : s[e][h];
+        weight_pair(s, i, y);
         if (p.v_type == SANTA_Q8_0) add_blocks<Q8_HALF>(p, rows, y, acc);
         else add_blocks<Q4_HALF>(p, rows, y, acc);
         if (i == 7) x.block += SCORE_WARPS;
