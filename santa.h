@@ -4649,13 +4649,15 @@ static void santa__copy_query(const santa__job *j, const float *turn, int64_t x)
 static void santa__prepare_queries(santa__job *j) {
     const int64_t d = j->k.dim, pad = j->plan->d_pad;
     int64_t x, i;
-    memset(j->q, 0, (size_t)(j->queries * pad) * sizeof *j->q);
-    for (x = 0; x < j->queries; x++) santa__load_query(j, &j->p->a.q, x, j->q + x * pad);
     j->form = santa__form(j);
-    /* packed as they are: the scale is left to the scores */
-    for (x = 0; x < j->queries && j->form == SANTA__PAIRS; x++)
-        santa__pack_bf16(j->q + x * pad, d, j->queries, j->packed + x * santa__packed(j->form));
-    for (i = 0; i < j->queries * pad; i++) j->q[i] *= j->p->scale;
+    for (x = 0; x < j->queries; x++) {
+        float *q = j->q + x * pad;
+        santa__load_query(j, &j->p->a.q, x, q);
+        /* packed as it is: the scale is left to the scores */
+        if (j->form == SANTA__PAIRS)
+            santa__pack_bf16(q, d, j->queries, j->packed + x * santa__packed(j->form));
+        for (i = 0; i < d; i++) q[i] *= j->p->scale;
+    }
     if (santa__is_bernoulli(j->o)) { santa__bernoulli_query(j); return; }
     for (x = 0; x < j->queries; x++) {
         char *packed = j->packed + x * santa__packed(j->form);
