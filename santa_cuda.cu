@@ -441,7 +441,7 @@ struct params {
     float *q_unscale;                               /* [batch, kv_heads, q_slices] */
     char *q_slots;                                  /* [batch, kv_heads, q_slices, PASS_HEADS, d] */
     float block_scale;                              /* scale, or 1 where finish_products had it */
-    int q_sets;                                     /* k_dense_blocks: eights of slots */
+    int q_sets;                                     /* of digits: eights of slots */
     /* A range of items, see parts_of: which of the caller's sequences and heads come first, whose numbers
        random numbers are drawn by; heads in the caller's arrays [.., heads], in lse, which may be the
        call's own, and KV heads in a copy or index */
@@ -513,16 +513,25 @@ static_assert(plain_bytes(2, 0) <= LEAST_SHARED, "the ring of k_dense_plain does
 static_assert(DENSE_WARPS * sizeof(warp_sums<PASS_HEADS, 2 * PLAIN_NUMBERS>)
                   <= DENSE_WARPS * 2 * PLAIN_ROWS * PLAIN_NUMBERS * 4, "nor do its sums");
 
-/* k_dense_blocks: rows of up to 128 numbers in rings, where at the end the warps' sums lie; q's digits,
-   see k_query_digits, and what their sums are multiplied with. Rows are a multiple of 32 banks and four
-   apart. */
-enum { BLOCK_WORDS = 36, BLOCK_STEPS = 5, BLOCK_DIM = 128, MOST_DIGITS = 3 };
-struct alignas(16) blocks_memory {
-    unsigned ring[SCORE_WARPS][BLOCK_STEPS][16 * BLOCK_WORDS];
-    uint2 q[MOST_DIGITS][BLOCK_DIM / 32][32];
+/* k_dense_blocks and k_scores_blocks: rows of up to 128 numbers in rings, where at the end the warps' sums
+   lie; q's digits, see k_query_digits, and what their sums are multiplied with. Rows are a multiple of 32
+   banks and four apart. */
+enum { BLOCK_WORDS = 36, BLOCK_DIM = 128, MOST_DIGITS = 3 };
+enum { BLOCK_STEPS = 5, BLOCK_SCORE_STEPS = 4 };
+struct alignas(16) block_digits {
+    uint2 digits[MOST_DIGITS][BLOCK_DIM / 32][32];
     float unit[PASS_HEADS];
 };
+struct alignas(16) blocks_memory {
+    unsigned ring[SCORE_WARPS][BLOCK_STEPS][16 * BLOCK_WORDS];
+    block_digits q;
+};
+struct alignas(16) block_scores_memory {            /* warps have queries of their own */
+    unsigned ring[SCORE_WARPS][BLOCK_SCORE_STEPS][16 * BLOCK_WORDS];
+    block_digits q[SCORE_WARPS];
+};
 static_assert(sizeof(blocks_memory) <= (size_t)LEAST_SHARED, "k_dense_blocks does not fit on every card");
+static_assert(sizeof(block_scores_memory) <= (size_t)LEAST_SHARED, "nor does k_scores_blocks");
 static_assert(SCORE_WARPS * sizeof(warp_sums<PASS_HEADS, BLOCK_DIM>) <= sizeof(blocks_memory::ring),
               "nor do its sums");
 
@@ -940,6 +949,7 @@ template <typename K, int C, bool PAGED, bool PAIRS> void k_dense(const params) 
     standin_kernel(SCORE_WARPS * 32, 0, dense_memory<K, C>::BYTES);
 }
 void k_query_digits(const params) { standin_kernel(SCORE_WARPS * 32, 0, 0); }
+void k_scores_blocks(const params) { standin_kernel(SCORE_WARPS * 32, 0, sizeof(block_scores_memory)); }
 void k_dense_blocks(const params) { standin_kernel(SCORE_WARPS * 32, 0, sizeof(blocks_memory)); }
 void k_combine(const params) { standin_kernel(512, sizeof(combine_memory), 0); }
 void k_prefill(const params p) {
@@ -4484,7 +4494,7 @@ __device__ __forceinline__ unsigned upper_halves(unsigned x) { return (x & 0xf0f
 /* Scores of 16 keys, as row_dots has them, in q's digits. Sums of tensor cores begin at an integer whose
    bits are the float 1.5 * 2^23, so that they are floats. */
 template <int HALF>
-__device__ __forceinline__ void block_dots_of(const params &p, const blocks_memory &shared,
+__device__ __forceinline__ void block_dots_of(const params &p, const block_digits &q,
                                               const unsigned *slot, float y[2][2]) {
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
     const float zero = 12582912.0f, next = p.part_shift == 3 ? 256.0f : 65536.0f;
@@ -4510,12 +4520,12 @@ __device__ __forceinline__ void block_dots_of(const params &p, const blocks_memo
                 }
             }
             int sums[4];
-            mma_bytes(sums, a, shared.q[0][n][lane], __float_as_int(zero));
+            mma_bytes(sums, a, q.digits[0][n][lane], __float_as_int(zero));
 #pragma unroll
             for (int i = 0; i < 4; i++) x[i] = __int_as_float(sums[i]) - zero;
 #pragma unroll 1
             for (int set = 1; set < p.q_sets; set++) {
-                mma_bytes(sums, a, shared.q[set][n][lane], __float_as_int(zero));
+                mma_bytes(sums, a, q.digits[set][n][lane], __float_as_int(zero));
 #pragma unroll
                 for (int i = 0; i < 4; i++) x[i] = fmaf(x[i], next, __int_as_float(sums[i]) - zero);
             }
@@ -4524,7 +4534,23 @@ __device__ __forceinline__ void block_dots_of(const params &p, const blocks_memo
         }
     }
 #pragma unroll
-    for (int i = 0; i < 4; i++) y[i & 1][i / 2] = total[i] * shared.unit[2 * c + (i & 1)];
+    for (int i = 0; i < 4; i++) y[i & 1][i / 2] = total[i] * q.unit[2 * c + (i & 1)];
+}
+__device__ __forceinline__ void block_dots(const params &p, const block_digits &q, const unsigned *slot,
+                                           float y[2][2]) {
+    if (p.k_type == SANTA_Q8_0) block_dots_of<Q8_HALF>(p, q, slot, y);
+    else block_dots_of<Q4_HALF>(p, q, slot, y);
+}
+/* q's digits of a slice, by so many threads. */
+__device__ __forceinline__ void load_digits(const params &p, int b, int kv, int slice, int thread,
+                                            int threads, block_digits &q) {
+    const i64 item = (i64)(b * p.kv_heads + kv) * p.slices + slice;
+    const int words = p.q_sets * PASS_HEADS * BLOCK_DIM / 16;
+    const uint4 *const digits = (const uint4 *)p.q_slots + item * words;
+    wait_for_previous();                            /* k_query_digits */
+#pragma unroll 1
+    for (int k = thread; k < words; k += threads) ((uint4 *)q.digits)[k] = digits[k];
+    if (thread < PASS_HEADS) q.unit[thread] = p.q_unscale[item * PASS_HEADS + thread];
 }
 
 /* Adds V's rows in slot times weights, as add_values does. Bytes are exact in bf16; a block's scale is the
@@ -4581,6 +4607,71 @@ __device__ __forceinline__ void add_blocks(const params &p, const unsigned *slot
     }
 }
 
+/* k_scores for K of q8_0 and q4_0, with pages or without; see there.
+   Grid: as k_scores. No barrier. Bound by instructions. */
+__global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores_blocks(const __grid_constant__ params p) {
+    enum { STEPS = BLOCK_SCORE_STEPS };
+    DYNAMIC_SHARED(slots);
+    block_scores_memory &shared = *(block_scores_memory *)slots;
+    const int lane = threadIdx.x & 31, r = lane >> 2, warp = this_warp();
+    const unsigned from = blockIdx.x * p.steps + min(blockIdx.x, p.longer),
+                   end = (from + p.steps + (blockIdx.x < p.longer)) * SCORE_WARPS;
+    unsigned (*const mine)[16 * BLOCK_WORDS] = shared.ring[warp];
+    block_digits &q = shared.q[warp];
+    cursor in, x;
+    in.w = from * SCORE_WARPS + warp;
+    settle(p, end, in);
+    x = in;
+    if (is_first_cta()) wait_for_previous();        /* see launch_short */
+    int fill_slot = 0, slot = 0, q_b = -1, q_kv = -1, q_slice = -1;
+    u64 key = 0;
+    float s[2][8], m[2];
+#pragma unroll 1
+    for (int step = 1 - STEPS;; step++) {
+        const int fill = (step + STEPS - 1) & 3, i = step & 3;
+        __syncwarp();                               /* all have read what was there */
+        if (agreed(in.valid)) {
+            copy_blocks(p, in, false, fill, mine[fill_slot]);
+            if (fill == 3) {
+                in.w += SCORE_WARPS;
+                settle(p, end, in);
+            }
+        }
+        if (++fill_slot == STEPS) fill_slot = 0;
+        copy_commit();
+        if (step < 0) continue;
+        if (step == 0) {
+            zero_arrivals(p);
+            launch_dependents();                    /* gather's CTAs start up as soon as there is room */
+        }
+        if (agreed(!x.valid)) break;
+        const int head = x.kv * p.group + x.slice * PASS_HEADS,
+                  heads = min(p.group - x.slice * PASS_HEADS, (int)PASS_HEADS);
+        if (agreed(x.b != q_b || x.kv != q_kv || x.slice != q_slice)) {
+            load_digits(p, x.b, x.kv, x.slice, lane, 32, q);
+            if (x.b != q_b && p.stash_type == SANTA_STASH_U8) key = row_key(p, x.b);
+            q_b = x.b; q_kv = x.kv; q_slice = x.slice;
+        }
+        copy_wait<STEPS - 1>();
+        __syncwarp();                               /* others' copies are there, and their digits */
+        const unsigned *const rows = mine[slot];
+        if (++slot == STEPS) slot = 0;
+        float y[2][2];
+        block_dots(p, q, rows, y);
+        finish_products(p, 1.0f, head, heads, x.block * BLOCK + 8 * r + 2 * i, x.position, y);
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) s[e][k] = k / 2 == i ? y[e][k & 1] : s[e][k];
+        if (i < 3) continue;
+        block_finish<false>(p, 1.0f, head, heads, x.block, x.begin, x.end, x.position, bad_rows(p, x),
+                            s, m);
+        write_block(p, x.b, x.kv, x.slice, x.block, heads, key, s, m);
+        x.w += SCORE_WARPS;
+        settle(p, end, x);
+    }
+}
+
 /* k_dense for K and V of q8_0 and q4_0, with pages or without; see there.
    Grid: (split, KV head x slice of 8 heads, batch). Bound by instructions: q4_0 takes as long as q8_0.
    Barriers: for q's digits; at the end all warps must be through with the ring, where their sums go
@@ -4628,15 +4719,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_dense_blocks(const __gr
         copy_commit();
         if (step < 0) continue;
         if (step == 0) {
-            wait_for_previous();                    /* k_query_digits */
-            const i64 item = (i64)(b * p.kv_heads + kv) * p.slices + slice;
-            const uint4 *const digits
-                = (const uint4 *)(p.q_slots + item * p.q_sets * PASS_HEADS * BLOCK_DIM);
-#pragma unroll 1
-            for (int k = threadIdx.x; k < p.q_sets * PASS_HEADS * BLOCK_DIM / 16; k += SCORE_WARPS * 32)
-                ((uint4 *)shared.q)[k] = digits[k];
-            if (threadIdx.x < PASS_HEADS)
-                shared.unit[threadIdx.x] = p.q_unscale[item * PASS_HEADS + threadIdx.x];
+            load_digits(p, b, kv, slice, (int)threadIdx.x, SCORE_WARPS * 32, shared.q);
             __syncthreads();
         }
         if (agreed(x.block >= last)) break;
@@ -4646,8 +4729,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_dense_blocks(const __gr
         if (++slot == STEPS) slot = 0;
         float y[2][2];
         if (i < 4) {
-            if (p.k_type == SANTA_Q8_0) block_dots_of<Q8_HALF>(p, shared, rows, y);
-            else block_dots_of<Q4_HALF>(p, shared, rows, y);
+            block_dots(p, shared.q, rows, y);
             finish_products(p, 1.0f, head, heads, x.block * BLOCK + 8 * r + 2 * i, x.position, y);
 #pragma unroll
             for (int k = 0; k < 8; k++)
@@ -6808,6 +6890,10 @@ __device__ __forceinline__ double cta_joined(double x, error_memory &s, Join joi
     for (int i = 1; i < 4 * ERROR_PARTS; i++) x = join(x, s.warps[i]);
     return x;
 }
+/* The sum. Called, so that it does not swell what needs several. */
+__device__ __noinline__ double cta_sum(double x, error_memory &s) {
+    return cta_joined(x, s, [](double y, double z) { return y + z; });
+}
 
 __device__ __noinline__ double drawn_number(const params &p, int b, int kv, int key, int column) {
     const char *const v = p.v + kv * p.v_stride[2];
@@ -6830,6 +6916,7 @@ __device__ __noinline__ void error_of_rank(const params &p, error_memory &s, int
     const auto here = [&](int i) { return i >= 0 && i < n && keys[i] >= 0; };
     double total = 0.0;
     bool some = false;
+#pragma unroll 1
     for (i64 i = tid; i < p.error_doubles; i += 128 * ERROR_PARTS) e[i] = 0.0;
     __syncthreads();
     for (int base = 0; base < p.dv; base += 128) {
@@ -6858,6 +6945,7 @@ __device__ __noinline__ void error_of_rank(const params &p, error_memory &s, int
             __syncthreads();
             s.sum[part][tid % 128] = sum;
             __syncthreads();
+#pragma unroll 1
             for (int i = 1; i < ERROR_PARTS && part == 0; i++) sum += s.sum[i][tid];
             if (has && part == 0) e[2 + column] = sum;
         } else {
@@ -6957,6 +7045,7 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
             s.squares[part][tid % 128] = squares;
             __syncthreads();
             sum = squares = 0.0;
+#pragma unroll 1
             for (int i = 0; i < ERROR_PARTS; i++) {
                 sum += s.sum[i][tid % 128];
                 squares += s.squares[i][tid % 128];
@@ -6992,8 +7081,10 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
         const float2 *const sums = p.block_sums + (row * p.blocks << (6 - unit)) + first;
         float m = MASKED;
         double mass = 0.0;
+#pragma unroll 1
         for (int i = tid; i < blocks; i += 128 * ERROR_PARTS) m = fmaxf(m, sums[i].x);
         m = (float)cta_joined((double)m, s, [](double x, double y) { return fmax(x, y); });
+#pragma unroll 1
         for (int i = tid; i < blocks; i += 128 * ERROR_PARTS) mass += block_mass(sums[i], m);
         share = sink_share(p, head, m, cta_joined(mass, s, plus));
     }
@@ -13138,7 +13229,6 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
         if (tid == 0) p.std_error[result] = lse == lse ? 0.0f : lse;
         return;
     }
-    const auto plus = [](double x, double y) { return x + y; };
     const float sink = p.sinks ? p.sinks[head] : -INFINITY;
     const double share = sink == -INFINITY ? 1.0 : -expm1(fmin((double)sink - (double)lse, 0.0)),
                  times = (double)p.v_scale * (adapts ? 1.0 : share);
@@ -13156,16 +13246,21 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
         float *const units = p.share_units + row * p.blocks + first;
         float m = MASKED;
         double mass = 0.0;
+#pragma unroll 1
         for (int i = tid; i < blocks; i += WEIGHED_KEYS) m = fmaxf(m, sums[i].x);
         m = (float)cta_joined((double)m, s, [](double x, double y) { return fmax(x, y); });
         top = m;
+#pragma unroll 1
         for (int i = 0; i < FIXED_PARTS; i++) top = fmaxf(top, fixed_of(p, i, row)[p.dv]);
+#pragma unroll 1
         for (int i = 0; i < FIXED_PARTS; i++) {
             const float *const x = fixed_of(p, i, row) + p.dv;
             if (!(x[0] < MASK_LIMIT)) fixed += (double)pow2(x[0] - top) * (double)x[1];
         }
+#pragma unroll 1
         for (int i = tid; alone && i < blocks; i += WEIGHED_KEYS) mass += block_mass(sums[i], m);
-        const double all = cta_joined(mass, s, plus) * (double)pow2(m - top) + fixed;
+        const double all = cta_sum(mass, s) * (double)pow2(m - top) + fixed;
+#pragma unroll 1
         for (int i = tid; alone && i < blocks; i += WEIGHED_KEYS) {
             const float x = sums[i].x;
             if (logs) units[i] = x < MASK_LIMIT ? MASKED : x - top - (float)log2(all);
@@ -13280,9 +13375,9 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
         const double x = (double)share_of(p, row, j), chance = (double)p.samples * (double)largest(j, 0, 1);
         if (x > 0.0 && chance < 1.0) bracket += x * x * (1.0 / chance - 1.0);
     }
-    bracket = cta_joined(bracket, s, plus);
+    bracket = cta_sum(bracket, s);
 #pragma unroll
-    for (int i = 0; i < 5; i++) of_keys[i] = cta_joined(of_keys[i], s, plus);
+    for (int i = 0; i < 5; i++) of_keys[i] = cta_sum(of_keys[i], s);
     double *const part = &s.sum[0][0];
     const auto over_parts = [&](double x) {
         __syncthreads();
@@ -13299,11 +13394,11 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
     double total, budget = (double)n;
     if (adapts) {
         const double rest = (double)listed.residual;
-        total = cta_joined(square[0] - linear[1] * linear[1] / budget, s, plus) / (budget - 1.0);
+        total = cta_sum(square[0] - linear[1] * linear[1] / budget, s) / (budget - 1.0);
         total *= rest * rest * (1.0 - budget / rest) / budget;
     } else if (copied) {
-        const double seen = cta_joined(square[0], s, plus), light = cta_joined(square[1], s, plus),
-                     rows = of_keys[1], all = cta_joined(square[2], s, plus) / fmax(rows, 1.0),
+        const double seen = cta_sum(square[0], s), light = cta_sum(square[1], s),
+                     rows = of_keys[1], all = cta_sum(square[2], s) / fmax(rows, 1.0),
                      whole = of_keys[2] + fixed;
         const double dist = of_keys[4] > 0.0
             ? (light / of_keys[4] * of_keys[0] + 4.0 * all) / (of_keys[0] + 4.0) : all;
@@ -13313,9 +13408,9 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
         const double count = of_keys[0], open = of_keys[1], sure = of_keys[2],
                      anchor = sure >= 0.25 ? linear[2] / sure : 0.0,
                      mean = linear[1] - anchor * of_keys[4];
-        total = cta_joined(count > 0.0 ? square[0] - 2.0 * anchor * linear[0]
-                                             + anchor * anchor * of_keys[3] - mean * mean / open
-                                       : 0.0, s, plus);
+        total = cta_sum(count > 0.0 ? square[0] - 2.0 * anchor * linear[0]
+                                          + anchor * anchor * of_keys[3] - mean * mean / open
+                                    : 0.0, s);
         total *= count / fmax(count - 1.0, 1.0);
         if (count < 2.0) total = count == 0.0 && sure > 1.0 - 1e-5 ? 0.0 : (double)INFINITY;
     }
@@ -14838,7 +14933,7 @@ struct geometry {
     bool is_sampled, is_audited;
     i64 short_splits;                               /* of rows that dense_below leaves to dense; 0: none */
     int q_parts;                                    /* see params; where a kernel takes them */
-    bool has_digits;                                /* K suits k_dense_blocks */
+    bool has_digits;                                /* K suits k_scores_blocks and k_dense_blocks */
 };
 
 /* Where the parts of a workspace begin, and its size. */
@@ -15339,22 +15434,31 @@ cudaError_t launch_firsts(call &c) {
     return e == cudaSuccess ? launch_list(c, true) : e;
 }
 
-/* Whether k_dense_blocks takes it. */
+/* Whether k_scores_blocks takes it; k_dense_blocks. */
+bool suits_score_blocks(const call &c) {
+    return c.g.has_digits && staged_pieces(&c.a->k, c.p.d) && !is_scaled(c.a);
+}
 bool suits_blocks(const call &c) {
     const params &p = c.p;
-    return c.g.has_digits && is_blocks_type(c.a->v.dtype) && p.dv <= BLOCK_DIM && p.dv % 64 == 0
-        && staged_pieces(&c.a->k, p.d) && staged_pieces(&c.a->v, p.dv) && !is_scaled(c.a);
+    return suits_score_blocks(c) && is_blocks_type(c.a->v.dtype) && p.dv <= BLOCK_DIM && p.dv % 64 == 0
+        && staged_pieces(&c.a->v, p.dv);
+}
+
+/* q as digits, for one of them. */
+cudaError_t launch_digits(call &c) {
+    params &p = c.p;
+    p.staged_k = staged_pieces(&c.a->k, p.d);
+    p.part_shift = digit_shift_of(c.g.group);
+    p.q_sets = digit_sets_of(c.g.group);
+    return launch<k_query_digits>(c, dim3((unsigned)(c.g.kv_heads * p.q_slices), (unsigned)c.g.batch),
+                                  SCORE_WARPS * 32, 0, false);
 }
 
 cudaError_t launch_dense_blocks(call &c) {
     params &p = c.p;
     p.short_keys = 0;
-    p.staged_k = staged_pieces(&c.a->k, p.d);
     p.staged_v = staged_pieces(&c.a->v, p.dv);
-    p.part_shift = digit_shift_of(c.g.group);
-    p.q_sets = digit_sets_of(c.g.group);
-    const cudaError_t e = launch<k_query_digits>(c, dim3((unsigned)(c.g.kv_heads * p.q_slices),
-                                                         (unsigned)c.g.batch), SCORE_WARPS * 32, 0, false);
+    const cudaError_t e = launch_digits(c);
     const dim3 grid = grid_of({ c.g.dense.x, c.g.kv_heads * p.q_slices, c.g.batch });
     return e == cudaSuccess ? launch_ring<k_dense_blocks>(c, grid, (int)sizeof(blocks_memory),
                                                           SCORE_WARPS * 32, true) : e;
@@ -15673,6 +15777,16 @@ cudaError_t launch_scores_plain(call &c) {
     return launch_ring<k_scores_plain>(c, dim3(2 * runs), bytes, DENSE_WARPS * 32);
 }
 
+cudaError_t launch_score_blocks(call &c) {
+    const unsigned steps = scores_grid(c).x, most = 4 * (unsigned)c.card.multiprocessors;
+    const dim3 grid(steps < most ? steps : most);
+    c.p.steps = steps / grid.x;
+    c.p.longer = steps % grid.x;
+    const cudaError_t e = launch_digits(c);
+    return e == cudaSuccess ? launch_ring<k_scores_blocks>(c, grid, (int)sizeof(block_scores_memory),
+                                                           SCORE_WARPS * 32, true) : e;
+}
+
 /* CTAs of a small grid would crowd where there is room first: each asks for so much shared
    memory that no more than its part of the grid fits on a multiprocessor. */
 template <int CH, typename Pick> cudaError_t launch_gather(const call &c) {
@@ -15699,6 +15813,7 @@ cudaError_t launch_window(call &c) {
         return with_parts(c, [&] {
             return launch<k_scores_cores>(c, scores_grid(c), SCORE_WARPS * 32, 0, p.q_parts != 0);
         });
+    if (suits_score_blocks(c)) return launch_score_blocks(c);
     if (!c.scores_stream) return launch_scores_plain(c);
     return with_parts(c, [&] {
         return with_key_type(p.k_type, [&](auto key) {

@@ -984,6 +984,7 @@ static void every_kernel(void) {
         s.q_type = SANTA_F32;
         problem p(s);
         compare(p, options(SANTA_DENSE, 0), &t);
+        if (type == SANTA_Q8_0) compare(p, options(SANTA_PROP, 64), &t);
         if (type != SANTA_BF16) continue;
         s.row_scales = 2;
         problem scaled(s);

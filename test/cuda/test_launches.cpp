@@ -336,18 +336,25 @@ static problem as_dense(const problem &x) {
     return y;
 }
 
-/* K and V of blocks that tensor cores take as they are: rows of 64 or 128 numbers, by pieces of 8 or 4
+/* K or V of blocks that tensor cores take as they are: rows of 64 or 128 numbers, by pieces of 8 or 4
    bytes. */
-static bool suits_blocks(const santa_attention &a) {
-    for (const santa_tensor *t : {&a.k, &a.v}) {
-        const int64_t d = t->shape[3];
-        if ((t->dtype != SANTA_Q8_0 && t->dtype != SANTA_Q4_0) || (d != 64 && d != 128)) return false;
-        const int64_t bytes = d / 32 * (t->dtype == SANTA_Q8_0 ? 34 : 18);
-        int64_t all = bytes | (int64_t)(uintptr_t)t->data;
-        for (int i = 0; i < 3; i++) all |= byte_stride(*t, i);
-        if (all % 4 || (all % 8 && bytes > 128)) return false;
-    }
-    return !a.k_scales.data && !a.v_scales.data;
+static bool are_blocks(const santa_tensor &t) {
+    const int64_t d = t.shape[3], bytes = d / 32 * (t.dtype == SANTA_Q8_0 ? 34 : 18);
+    if ((t.dtype != SANTA_Q8_0 && t.dtype != SANTA_Q4_0) || (d != 64 && d != 128)) return false;
+    int64_t all = bytes | (int64_t)(uintptr_t)t.data;
+    for (int i = 0; i < 3; i++) all |= byte_stride(t, i);
+    return all % 4 == 0 && (all % 8 == 0 || bytes <= 128);
+}
+static bool suits_score_blocks(const santa_attention &a) {
+    return are_blocks(a.k) && !a.k_scales.data && !a.v_scales.data;
+}
+static bool suits_blocks(const santa_attention &a) { return suits_score_blocks(a) && are_blocks(a.v); }
+
+/* Digits of q and their places for either kernel of blocks. */
+static void check_digits(const params &p, const std::string &name) {
+    CHECK_MSG(p.staged_k >= 2 && p.staged_k <= 3, "%s: pieces", name.c_str());
+    CHECK_MSG((p.group < 8 ? p.group : 8) <= 1 << p.part_shift && 3 << p.part_shift <= 8 * p.q_sets
+                  && p.q_sets <= 3, "%s: slots", name.c_str());
 }
 
 /* e5m2, and e4m3 of head_dims other than 128, go by the kernels with a table, if there is one or not. */
@@ -385,10 +392,8 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
         CHECK_MSG(suits_blocks(a), "%s: K or V does not suit", name.c_str());
         CHECK_MSG(l.dynamic <= 99 * 1024 && l.dynamic >= 8 * 5 * 16 * 144 + 3 * 1024 + 32,
                   "%s: shared memory", name.c_str());
-        CHECK_MSG(p.staged_k >= 2 && p.staged_k <= 3 && p.staged_v >= 2 && p.staged_v <= 3, "%s: pieces",
-                  name.c_str());
-        CHECK_MSG((p.group < 8 ? p.group : 8) <= 1 << p.part_shift && 3 << p.part_shift <= 8 * p.q_sets
-                      && p.q_sets <= 3, "%s: slots", name.c_str());
+        CHECK_MSG(p.staged_v >= 2 && p.staged_v <= 3, "%s: pieces", name.c_str());
+        check_digits(p, name);
         CHECK_INT(p.short_keys, 0);
         check_grid(l, splits, a.k.shape[2] * slices, a.q.shape[0], name);
     } else if (name == "k_dense_plain") {
@@ -659,7 +664,16 @@ static void check_scores(const problem &x, const standin_launch &l, const params
     } else if (name == "k_scores_cores") {
         check_cores(x, kernel_type(x.a.k.dtype), 8, name);
         check_grid(l, over(work, 8), 1, 1, name);
+    } else if (name == "k_scores_blocks") {
+        CHECK_MSG(suits_score_blocks(x.a), "%s: K does not suit", name.c_str());
+        CHECK_MSG(l.dynamic <= 99 * 1024 && l.dynamic >= 8 * (4 * 16 * 144 + 3 * 1024 + 32),
+                  "%s: shared memory", name.c_str());
+        check_digits(p, name);
+        CHECK_MSG((int64_t)l.grid.x * p.steps + p.longer == over(work, 8) && p.longer < l.grid.x
+                      && p.steps > 0,
+                  "%s: steps", name.c_str());
     } else if (name == "k_scores_plain") {
+        CHECK_MSG(!suits_score_blocks(x.a), "%s: blocks", name.c_str());
         check_plain(x, l, p, 0, 4, name);
         CHECK_MSG(l.grid.x % 2 == 0 && (int64_t)l.grid.x / 2 * p.steps + p.longer == over(work, 8)
                       && p.longer < l.grid.x / 2 && p.steps > 0,
@@ -1370,11 +1384,12 @@ static void check_query_parts(const problem &x, const char *workspace, uint64_t 
         const std::string name = name_of(l);
         if (digits) {
             const int64_t slices = over(p.group, 8), items = x.a.q.shape[0] * x.a.k.shape[2] * slices;
-            CHECK(name == "k_dense_blocks" && l.overlap == (standin.card->major >= 9));
+            CHECK((name == "k_dense_blocks" || name == "k_scores_blocks") && l.overlap == (standin.card->major >= 9));
             check_grid(standin.launches[i - 1], x.a.k.shape[2] * slices, x.a.q.shape[0], 1,
                        "k_query_digits");
             CHECK(q.q == x.a.q.data && q.q_slots == p.q_slots && q.q_unscale == p.q_unscale
-                  && q.part_shift == p.part_shift && q.q_sets == p.q_sets && q.q_slices == slices);
+                  && q.q_index == p.q_index && q.part_shift == p.part_shift && q.q_sets == p.q_sets
+                  && q.q_slices == slices);
             check_parts({{"digits of q", p.q_slots, (uint64_t)(items * p.q_sets * 8 * 128), 16},
                          {"their units", p.q_unscale, (uint64_t)(items * 32), 4}}, workspace, bytes, name);
             l.overlap = p.is_short && short_splits(x, p) && standin.card->major >= 9;
@@ -2138,11 +2153,9 @@ static void every_kernel(void) {
             problem x = make({2, 1, 2 * group, 2, 300, 64, 64, 0, SANTA_BF16, NHD}, m);
             x.a.q.dtype = SANTA_F32;
             CHECK_STATUS(run(x), SANTA_OK);
-            if (m == SANTA_DENSE) {
-                problem y = make({2, 1, 2 * group, 2, 300, 128, 64, 0, SANTA_Q8_0, NHD}, m);
-                y.a.q.dtype = y.a.out.dtype = SANTA_F32;
-                CHECK_STATUS(run(y), SANTA_OK);
-            }
+            problem y = make({2, 1, 2 * group, 2, 300, 128, 64, 0, SANTA_Q8_0, NHD}, m);
+            y.a.q.dtype = y.a.out.dtype = SANTA_F32;
+            CHECK_STATUS(run(y), SANTA_OK);
             x.a.k_scales = {address(R_K_SCALES), {2, 300, 2, 1}, {600, 2, 1, 1}, SANTA_F32, SANTA_CUDA};
             CHECK_STATUS(run(x), SANTA_OK);
         }
