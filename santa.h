@@ -12577,8 +12577,8 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     V whose tokens lie side by side is added up in another order.
                     On a GPU scores of K of f32, e5m2, q8_0 and q4_0 round in another order, so do
                     those with a q of another type than K, soft cap, ALiBi or k_scales, and
-                    the sums of weights of 32 query rows or more; dense of q8_0 and q4_0 has NaN where
-                    q is infinite.
+                    the sums of weights of 32 query rows or more; with K of q8_0 and q4_0 an infinite
+                    q gives NaN.
                     Scores from -1e38 to -1e30 count (they were -inf). Refused: out that overlaps
                     itself, delta below 1e-290; options that the method does not read, which
                     were ignored (SANTA_ERR_OPTION_UNUSED): santa_unused_option names the first,

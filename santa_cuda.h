@@ -44,11 +44,12 @@
                        which fill slots that groups of up to 4 heads leave empty. Larger groups take
                        longer: of 8 heads, head_dim 128, dense 1.1 times reading k and v once,
                        prop 1.5 times reading k; of 16 heads 1.9 and 2.6.
-                       Dense of q8_0 and q4_0, either in k or v, takes 2.1 and 3.5 times as long as
-                       reading them where head_dim and head_dim_v are 64 or 128 and rows lie on 8
-                       bytes, or on 4 if none is longer than 128 bytes. q is three digits of 8 bits
-                       then; a head of q that is not finite is NaN.
-                       Everything else is right, and slow: scores of q8_0 take 6.5 times as long as
+                       q8_0 and q4_0, either in k or v: dense takes 2.1 and 3.6 times as long as
+                       reading them, prop 2.1 and 3.6 times as long as reading k, where head_dim (of
+                       dense head_dim_v, too) is 64 or 128 and rows lie on 8 bytes, or on 4 if none
+                       is longer than 128 bytes. q is three digits of 8 bits then; a head of q that
+                       is not finite is NaN.
+                       Everything else is right, and slow: scores of e5m2 take 4.4 times as long as
                        reading k.
                        Data must be aligned to the size of a number, as CUDA demands;
                        santa_check says when it is not.
