@@ -1357,7 +1357,8 @@ SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int6
 
 /* Merge attention over two disjoint sets of keys, row by row, into (out, lse): out is
    [rows, head_dim_v], lse natural log. A side with lse = -inf adds nothing, whatever its out
-   holds; two such sides give zeros. Give sinks to one of the sides only. */
+   holds; two such sides give zeros; a NaN or +inf lse gives NaN in both. Give sinks to one of the
+   sides only. */
 SANTADEF santa_status santa_merge(int64_t rows, int64_t head_dim_v, float *out, float *lse,
                                   const float *other_out, const float *other_lse);
 
@@ -11133,7 +11134,7 @@ SANTADEF santa_status santa_merge(int64_t rows, int64_t head_dim_v, float *out, 
         float *x = out + r * head_dim_v;
         const float *y = other_out + r * head_dim_v;
         double m, wx, wy;
-        if (santa__is_nan(other_lse[r]) || santa__is_nan(lse[r])) {
+        if (santa__nan_or_plus_inf(other_lse[r]) || santa__nan_or_plus_inf(lse[r])) {
             for (c = 0; c < head_dim_v; c++) x[c] = santa__nan();
             lse[r] = santa__nan();
             continue;

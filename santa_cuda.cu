@@ -14868,7 +14868,7 @@ __global__ void __launch_bounds__(128) k_step_merge(const __grid_constant__ para
     float *const out = p.step.out + row * p.dv;
     const float *const other = p.step.other_out + row * p.dv;
     const float x = p.step.lse[row], y = p.step.other_lse[row];
-    const bool bad = x != x || y != y, alone = x == -INFINITY, none = alone && y == -INFINITY;
+    const bool bad = !(x < INFINITY && y < INFINITY), alone = x == -INFINITY, none = alone && y == -INFINITY;
     __syncthreads();
     if (!bad && !alone && y == -INFINITY) return;
     const double m = fmax((double)x, (double)y), wx = alone ? 0.0 : exp((double)x - m),

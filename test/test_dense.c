@@ -665,6 +665,15 @@ static void merge_edges(void) {
     const float bad[2] = {1, 1}, bad_lse[1] = {nan};
     CHECK_STATUS(santa_merge(1, 2, nothing, nothing_lse, bad, bad_lse), SANTA_OK);
     CHECK(test_is_nan(nothing[0]) && test_is_nan(nothing_lse[0]));
+
+    /* +inf on either side, beside -inf, a number or itself */
+    const float lses[3] = {-inf, 1, inf};
+    for (int i = 0; i < 9; i++) {
+        if (i / 3 != 2 && i % 3 != 2) continue;
+        float out1[2] = {1, 2}, lse1 = lses[i / 3];
+        CHECK_STATUS(santa_merge(1, 2, out1, &lse1, some, &lses[i % 3]), SANTA_OK);
+        CHECK(test_is_nan(out1[0]) && test_is_nan(out1[1]) && test_is_nan(lse1));
+    }
 }
 
 /* A NaN lse on either side, of either sign, quiet or not, spoils its row and no other, whatever

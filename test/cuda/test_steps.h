@@ -256,13 +256,15 @@ static void steps_edges(void) {
     }
     test_rng r = test_rng_make(7);
     std::vector<float> out[2], lse[2];
-    const int rows = 6;
+    const int rows = 8;
     for (int i = 0; i < 2; i++) {
         for (int k = 0; k < rows * DV; k++) out[i].push_back((float)test_uniform(&r) - 0.5f);
         for (int k = 0; k < rows; k++) lse[i].push_back(8.0f * (float)test_uniform(&r));
     }
     lse[0][0] = lse[1][1] = lse[0][2] = lse[1][2] = -INFINITY;
     lse[0][3] = lse[1][4] = test_nan();
+    lse[0][6] = lse[1][7] = INFINITY;
+    lse[1][6] = -INFINITY;
     block a(4 * out[0].size()), b(4 * out[1].size()), x(4 * rows), y(4 * rows);
     a.put(out[0].data(), 4 * out[0].size());
     b.put(out[1].data(), 4 * out[1].size());
