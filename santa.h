@@ -476,7 +476,7 @@
                             of one process where ranges begin with a whole block of the copy (of 64 keys);
                             else blocks lie otherwise and a range's last keys, which fill no block, are
                             read exactly: other rows, as good. With kv_start the first keys are those of
-                            the rank that it ends in.
+                            the rank that it ends in, fewer (and other rows) where that rank ends sooner.
                             Top-k may take its scores from one, too, where a NaN gives NaN: the 40 bytes a
                             head, 4 * num_samples, however many, 40 of what was taken, then the sums. On a
                             GPU 4 * num_samples, then the results, as with exact scores.
