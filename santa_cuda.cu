@@ -16832,8 +16832,12 @@ const pipeline pipelines[] = {
 
 /* Whether no row can have as many keys as dense_below asks for. */
 bool all_short(const santa_problem &problem) {
-    const i64 window = problem.a.window,
-              most = window > 0 && window < problem.capacity ? window : problem.capacity;
+    const santa_attention &a = problem.a;
+    i64 most = problem.capacity;
+    if (a.window > 0 && a.window < most) {          /* not causal, row 0 sees the later rows' keys as well */
+        const i64 later = a.causal ? 0 : a.q.shape[1] - 1;
+        most = later < most - a.window ? a.window + later : most;
+    }
     return most < problem.o.dense_below;
 }
 

@@ -77,6 +77,18 @@ static void dense_below(void) {
             below_same_bits(s, o, false);
             if (m == SANTA_PROP || m == SANTA_PPS) below_same_bits(s, o, true);
         }
+    /* not causal, the first rows see more keys than the window has: of three rows 2, 1, 0 more */
+    for (int64_t below : {100, 101, 102, 103}) {
+        ref_spec wide = spec16(4, 2, 300, 64);
+        wide.q_len = 3;
+        wide.window = 100;
+        problem x(wide);
+        santa_options y = options(SANTA_IID, 9);
+        y.dense_below = below;
+        totals t = {0, 0, 0};
+        compare(x, y, &t);
+        check_totals(t, "rows that see later keys");
+    }
     /* many query rows: dense's tiles, where no row can have as many keys */
     ref_spec s = spec16(4, 2, 100, 64);
     s.q_len = 40;

@@ -321,7 +321,8 @@ static int64_t dense_below(const problem &x) {
 static bool all_below(const problem &x) {
     const santa_attention &a = x.a;
     const int64_t keys = a.block_table ? times(a.max_pages, a.k.shape[1]) : a.k.shape[1];
-    return dense_below(x) > (a.window && a.window < keys ? a.window : keys);
+    const int64_t later = a.causal ? 0 : a.q.shape[1] - 1;            /* keys that only the first row sees */
+    return dense_below(x) > (a.window && a.window < keys && later < keys - a.window ? a.window + later : keys);
 }
 static int64_t short_splits(const problem &x, const params &p) {
     if (!dense_below(x) || all_below(x)) return 0;
