@@ -15141,14 +15141,24 @@ divisor divide_by(unsigned d) {
 
 /* Exact attention: k_dense, or k_dense_plain for what that does not take, and k_combine. */
 
+/* The most keys that a row sees. */
+i64 keys_seen(const santa_problem &problem) {
+    const santa_attention &a = problem.a;
+    const i64 most = problem.capacity;
+    if (a.window <= 0 || a.window >= most) return most;
+    /* not causal, row 0 sees the later rows' keys as well */
+    const i64 later = a.causal ? 0 : a.q.shape[1] - 1;
+    return later < most - a.window ? a.window + later : most;
+}
+
 /* Splits of rows of up to `most` keys, or of exactly so many, see splits_of. */
 i64 splits_up_to(const santa_problem *problem, i64 most, bool exactly) {
-    const i64 window = problem->a.window, behind = window != 0 || problem->a.kv_start;
+    const i64 seen = keys_seen(*problem), behind = problem->a.window != 0 || problem->a.kv_start;
     const struct { i64 keys, size; } kinds[] = { { SHORT_KEYS, 1 << SHORT_SHIFT },
                                                  { MIDDLE_KEYS, 1 << MIDDLE_SHIFT },
                                                  { INT64_MAX, 1 << SPLIT_SHIFT } };
     i64 splits = 0;
-    if (window > 0 && window < most) most = window;
+    if (seen < most) most = seen;
     for (const auto &kind : kinds) {
         const i64 keys = most < kind.keys ? most : kind.keys, all = ceil_div(problem->capacity, kind.size);
         i64 here = ceil_div(keys, kind.size) + behind;                /* one may begin within a split */
@@ -16831,15 +16841,7 @@ const pipeline pipelines[] = {
 };
 
 /* Whether no row can have as many keys as dense_below asks for. */
-bool all_short(const santa_problem &problem) {
-    const santa_attention &a = problem.a;
-    i64 most = problem.capacity;
-    if (a.window > 0 && a.window < most) {          /* not causal, row 0 sees the later rows' keys as well */
-        const i64 later = a.causal ? 0 : a.q.shape[1] - 1;
-        most = later < most - a.window ? a.window + later : most;
-    }
-    return most < problem.o.dense_below;
-}
+bool all_short(const santa_problem &problem) { return keys_seen(problem) < problem.o.dense_below; }
 
 const pipeline *pipeline_of(const santa_problem &problem) {
     const santa_options &o = problem.o;

@@ -89,6 +89,16 @@ static void dense_below(void) {
         compare(x, y, &t);
         check_totals(t, "rows that see later keys");
     }
+    /* so that dense's splits are one more: of 128 keys, of 512 and of 1024 */
+    for (int64_t window : {256, 1024, 9216}) {
+        const int64_t size = window == 256 ? 128 : window == 1024 ? 512 : 1024;
+        ref_spec wide = spec16(4, 2, window + 2 * size + 1, 64);
+        wide.q_len = 3;
+        wide.window = window;
+        problem x(wide);
+        totals t = {0, 0, 0};
+        compare(x, options(SANTA_DENSE, 0), &t);
+    }
     /* many query rows: dense's tiles, where no row can have as many keys */
     ref_spec s = spec16(4, 2, 100, 64);
     s.q_len = 40;

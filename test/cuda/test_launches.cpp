@@ -157,10 +157,16 @@ static bool divides_by(const divisor &d, int64_t n) {
 /* What a split of dense holds of a row of so many keys; splits that a row of up to `most` keys can have,
    where it may begin within one. */
 static int64_t split_size(int64_t keys) { return keys <= 512 ? 128 : keys <= 8192 ? 512 : 1024; }
+/* Of a row; not causal, the first one sees the later ones' keys. */
+static int64_t keys_seen(const santa_attention &a, int64_t capacity) {
+    const int64_t later = a.causal ? 0 : a.q.shape[1] - 1;
+    return a.window && a.window < capacity && later < capacity - a.window ? a.window + later : capacity;
+}
 static int64_t dense_splits(const santa_attention &a, int64_t most) {
     const int64_t capacity = a.block_table ? a.max_pages * a.k.shape[1] : a.k.shape[1];
     int64_t room = 0;
-    if (a.window && a.window < most) most = a.window;
+    const int64_t seen = keys_seen(a, capacity);
+    if (seen < most) most = seen;
     for (const int64_t longest : {(int64_t)512, (int64_t)8192, most}) {
         const int64_t keys = longest < most ? longest : most, size = split_size(keys),
                       all = over(capacity, size), here = over(keys, size) + (a.window || a.kv_start);
@@ -321,8 +327,7 @@ static int64_t dense_below(const problem &x) {
 static bool all_below(const problem &x) {
     const santa_attention &a = x.a;
     const int64_t keys = a.block_table ? times(a.max_pages, a.k.shape[1]) : a.k.shape[1];
-    const int64_t later = a.causal ? 0 : a.q.shape[1] - 1;            /* keys that only the first row sees */
-    return dense_below(x) > (a.window && a.window < keys && later < keys - a.window ? a.window + later : keys);
+    return dense_below(x) > keys_seen(a, keys);
 }
 static int64_t short_splits(const problem &x, const params &p) {
     if (!dense_below(x) || all_below(x)) return 0;
