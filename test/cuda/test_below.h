@@ -77,12 +77,15 @@ static void dense_below(void) {
             below_same_bits(s, o, false);
             if (m == SANTA_PROP || m == SANTA_PPS) below_same_bits(s, o, true);
         }
+    const auto three_rows = [](int64_t len, int64_t window) {
+        ref_spec wide = spec16(4, 2, len, 64);
+        wide.q_len = 3;
+        wide.window = window;
+        return wide;
+    };
     /* not causal, the first rows see more keys than the window has: of three rows 2, 1, 0 more */
     for (int64_t below : {100, 101, 102, 103}) {
-        ref_spec wide = spec16(4, 2, 300, 64);
-        wide.q_len = 3;
-        wide.window = 100;
-        problem x(wide);
+        problem x(three_rows(300, 100));
         santa_options y = options(SANTA_IID, 9);
         y.dense_below = below;
         totals t = {0, 0, 0};
@@ -92,10 +95,7 @@ static void dense_below(void) {
     /* so that dense's splits are one more: of 128 keys, of 512 and of 1024 */
     for (int64_t window : {256, 1024, 9216}) {
         const int64_t size = window == 256 ? 128 : window == 1024 ? 512 : 1024;
-        ref_spec wide = spec16(4, 2, window + 2 * size + 1, 64);
-        wide.q_len = 3;
-        wide.window = window;
-        problem x(wide);
+        problem x(three_rows(window + 2 * size + 1, window));
         totals t = {0, 0, 0};
         compare(x, options(SANTA_DENSE, 0), &t);
     }

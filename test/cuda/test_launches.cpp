@@ -1390,7 +1390,8 @@ static void check_query_parts(const problem &x, const char *workspace, uint64_t 
         const std::string name = name_of(l);
         if (digits) {
             const int64_t slices = over(p.group, 8), items = x.a.q.shape[0] * x.a.k.shape[2] * slices;
-            CHECK((name == "k_dense_blocks" || name == "k_scores_blocks") && l.overlap == (standin.card->major >= 9));
+            CHECK(name == "k_dense_blocks" || name == "k_scores_blocks");
+            CHECK(l.overlap == (standin.card->major >= 9));
             check_grid(standin.launches[i - 1], x.a.k.shape[2] * slices, x.a.q.shape[0], 1,
                        "k_query_digits");
             CHECK(q.q == x.a.q.data && q.q_slots == p.q_slots && q.q_unscale == p.q_unscale
