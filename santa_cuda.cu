@@ -4541,6 +4541,18 @@ __device__ __forceinline__ void block_dots(const params &p, const block_digits &
     if (p.k_type == SANTA_Q8_0) block_dots_of<Q8_HALF>(p, q, slot, y);
     else block_dots_of<Q4_HALF>(p, q, slot, y);
 }
+/* Scores of step i of a block, 16 keys in slot: a pair of each lane's in s. */
+__device__ __forceinline__ void step_of_block(const params &p, const block_digits &q, const unsigned *slot,
+                                              const cursor &x, int head, int heads, int i, float s[2][8]) {
+    const int r = (threadIdx.x & 31) >> 2;
+    float y[2][2];
+    block_dots(p, q, slot, y);
+    finish_products(p, 1.0f, head, heads, x.block * BLOCK + 8 * r + 2 * i, x.position, y);
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) s[e][k] = k / 2 == i ? y[e][k & 1] : s[e][k];
+}
 /* q's digits of a slice, by so many threads. */
 __device__ __forceinline__ void load_digits(const params &p, int b, int kv, int slice, int thread,
                                             int threads, block_digits &q) {
@@ -4613,7 +4625,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores_blocks(const __g
     enum { STEPS = BLOCK_SCORE_STEPS };
     DYNAMIC_SHARED(slots);
     block_scores_memory &shared = *(block_scores_memory *)slots;
-    const int lane = threadIdx.x & 31, r = lane >> 2, warp = this_warp();
+    const int lane = threadIdx.x & 31, warp = this_warp();
     const unsigned from = blockIdx.x * p.steps + min(blockIdx.x, p.longer),
                    end = (from + p.steps + (blockIdx.x < p.longer)) * SCORE_WARPS;
     unsigned (*const mine)[16 * BLOCK_WORDS] = shared.ring[warp];
@@ -4656,13 +4668,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores_blocks(const __g
         __syncwarp();                               /* others' copies are there, and their digits */
         const unsigned *const rows = mine[slot];
         if (++slot == STEPS) slot = 0;
-        float y[2][2];
-        block_dots(p, q, rows, y);
-        finish_products(p, 1.0f, head, heads, x.block * BLOCK + 8 * r + 2 * i, x.position, y);
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) s[e][k] = k / 2 == i ? y[e][k & 1] : s[e][k];
+        step_of_block(p, q, rows, x, head, heads, i, s);
         if (i < 3) continue;
         block_finish<false>(p, 1.0f, head, heads, x.block, x.begin, x.end, x.position, bad_rows(p, x),
                             s, m);
@@ -4729,12 +4735,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_dense_blocks(const __gr
         if (++slot == STEPS) slot = 0;
         float y[2][2];
         if (i < 4) {
-            block_dots(p, shared.q, rows, y);
-            finish_products(p, 1.0f, head, heads, x.block * BLOCK + 8 * r + 2 * i, x.position, y);
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-#pragma unroll
-                for (int e = 0; e < 2; e++) s[e][k] = k / 2 == i ? y[e][k & 1] : s[e][k];
+            step_of_block(p, shared.q, rows, x, head, heads, i, s);
             if (i < 3) continue;
             block_finish<false>(p, 1.0f, head, heads, x.block, x.begin, x.end, x.position, bad_rows(p, x),
                                 s, m);
@@ -14868,7 +14869,8 @@ __global__ void __launch_bounds__(128) k_step_merge(const __grid_constant__ para
     float *const out = p.step.out + row * p.dv;
     const float *const other = p.step.other_out + row * p.dv;
     const float x = p.step.lse[row], y = p.step.other_lse[row];
-    const bool bad = !(x < INFINITY && y < INFINITY), alone = x == -INFINITY, none = alone && y == -INFINITY;
+    const bool bad = !(x < INFINITY && y < INFINITY), alone = x == -INFINITY,
+               none = alone && y == -INFINITY;
     __syncthreads();
     if (!bad && !alone && y == -INFINITY) return;
     const double m = fmax((double)x, (double)y), wx = alone ? 0.0 : exp((double)x - m),
@@ -15364,7 +15366,6 @@ void find_boxes(const call &c, groups_params *p) {
         p->box_keys = (int)keys;
 }
 
-
 /* What their tiles take: K and V of q's type of 16 bits, or of floats of 8, which are made such. */
 bool suits_tiles(const santa_attention *a) {
     const santa_dtype type = a->q.dtype, k = a->k.dtype, v = a->v.dtype;
@@ -15754,6 +15755,14 @@ void arrange_sampled(const geometry &g, santa_stash stash, layout *l) {
     l->arrived = add_part(l, saturating(columns, (size_t)g.rows), sizeof(int));
 }
 
+/* Up to `most` runs of the scores' steps; how long they are. */
+unsigned share_steps(call &c, unsigned most) {
+    const unsigned steps = scores_grid(c).x, runs = steps < most ? steps : most;
+    c.p.steps = steps / runs;
+    c.p.longer = steps % runs;
+    return runs;
+}
+
 template <typename K, int C> cudaError_t launch_scores(call &c) {
     const unsigned steps = scores_grid(c).x;
     const i64 entries = c.p.rows * c.g.batch * c.g.heads * c.g.blocks * BLOCK;
@@ -15765,9 +15774,7 @@ template <typename K, int C> cudaError_t launch_scores(call &c) {
                           : steps >= 6 * resident      ? steps : resident;
     /* a stash that fits in L2 beside other things stays there, if the lines of K go first */
     c.p.once = stash <= c.card.l2 / 3;
-    const dim3 grid(steps < most ? steps : most);
-    c.p.steps = steps / grid.x;
-    c.p.longer = steps % grid.x;
+    const dim3 grid(share_steps(c, most));
     const int bytes = ring<K, C>::BYTES;
     const bool second = c.p.q_parts != 0;
     if constexpr (has_no_table<K, C>)
@@ -15778,20 +15785,15 @@ template <typename K, int C> cudaError_t launch_scores(call &c) {
 
 cudaError_t launch_scores_plain(call &c) {
     const unsigned steps = scores_grid(c).x, resident = (unsigned)c.card.multiprocessors,
-                   runs = steps >= 8 * resident ? steps / 4 : steps < resident ? steps : resident;
+                   runs = share_steps(c, steps >= 8 * resident ? steps / 4 : resident);
     const int bytes = arrange_plain(c, [](int slots, int pitch) {
         return plain_ring(slots, DENSE_WARPS * pitch);
     });
-    c.p.steps = steps / runs;
-    c.p.longer = steps % runs;
     return launch_ring<k_scores_plain>(c, dim3(2 * runs), bytes, DENSE_WARPS * 32);
 }
 
 cudaError_t launch_score_blocks(call &c) {
-    const unsigned steps = scores_grid(c).x, most = 4 * (unsigned)c.card.multiprocessors;
-    const dim3 grid(steps < most ? steps : most);
-    c.p.steps = steps / grid.x;
-    c.p.longer = steps % grid.x;
+    const dim3 grid(share_steps(c, 4 * (unsigned)c.card.multiprocessors));
     const cudaError_t e = launch_digits(c);
     return e == cudaSuccess ? launch_ring<k_scores_blocks>(c, grid, (int)sizeof(block_scores_memory),
                                                            SCORE_WARPS * 32, true) : e;
