@@ -816,7 +816,7 @@ static void compare_errors(problem &p, const santa_options &o, totals *t, const 
     CHECK_MSG(wrong == 0, "%s, %s, %lld draws, %lld combs: %lld errors differ", what,
               santa_method_name(o.method), (long long)o.num_samples, (long long)o.num_combs,
               (long long)wrong);
-    t->rows  += s.batch * s.q_len * s.heads / shared;
+    t->rows  += s.batch * s.q_len * s.heads;
     t->draws += cpu.draws;
     t->off   += off;
 }
