@@ -2283,10 +2283,12 @@ __device__ __forceinline__ void write_block(const params &p, int b, int kv, int 
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 /* 1 + dither by its bits; 2^23 - 1 more, rounded down, leaves the integer in
-                   the low byte */
+                   the low byte. The product is rounded down, too: 255 and the largest dither
+                   were 256, whose byte is 0 */
                 const unsigned d = 0x3f800000u
                                  | (i & 1 ? bits[i / 2] >> 16 << 7 : (bits[i / 2] & 0xffffu) << 7);
-                n[i] = __float_as_uint(__fadd_rd(fmaf(s[e][i], 255.0f, __uint_as_float(d)), 8388607.0f));
+                n[i] = __float_as_uint(
+                    __fadd_rd(__fmaf_rd(s[e][i], 255.0f, __uint_as_float(d)), 8388607.0f));
             }
             *(uint2 *)(p.stash + at) = make_uint2(
                 __byte_perm(__byte_perm(n[0], n[1], 0x0040), __byte_perm(n[2], n[3], 0x0040), 0x5410),

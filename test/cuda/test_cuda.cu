@@ -918,6 +918,27 @@ static void flash_tiles(void) {
     check_totals(t, "flash_tiles");
 }
 
+/* The only key of a row, whose random 16 bits are the largest that there are: it keeps its mass of 255. What
+   lies behind it is NaN. */
+static void largest_dither(void) {
+    NEED_DEVICE();
+    for (santa_dtype type : {SANTA_BF16, SANTA_F32, SANTA_E4M3}) {
+        ref_spec s = spec16(1, 1, 64, 64, type);
+        if (type == SANTA_E4M3) s.q_type = SANTA_BF16;
+        s.ragged = 1;
+        s.first_sequence = 2;
+        problem p(s);
+        totals t = {0, 0, 0};
+        for (santa_method m : METHODS) {
+            santa_options o = options(m, 4, SANTA_STASH_U8);
+            if (m == SANTA_FLASH) o.tile_size = 8;
+            while ((santa_random(o.seed, o.offset, 0, 3, 0, 0, 0) & 0xffffu) != 0xffffu) o.seed++;
+            compare(p, o, &t);
+        }
+        CHECK_INT(t.off, 0);
+    }
+}
+
 static void long_context(void) {
     NEED_DEVICE();
     if (test_quick) SKIP("--quick");
@@ -3028,6 +3049,7 @@ static const test_case against_cpu[] = {{"methods_and_stashes", methods_and_stas
                                         {"dense_below", dense_below},
                                         {"combs", combs},
                                         {"flash_tiles", flash_tiles},
+                                        {"largest_dither", largest_dither},
                                         {"long_context", long_context},
                                         {"moved_draws", moved_draws},
                                         {"every_kernel", every_kernel},
