@@ -1455,7 +1455,7 @@ __device__ __forceinline__ key_gap gap_of(const params &p, int b) {
     row_range(p, b, p.q_index, 1, r.begin, r.end, r.position);
     r.gap = r.gap_end = r.begin;
     if (!p.first_tokens) return r;
-    const i64 start = p.kv_start ? p.kv_start[b] : 0,
+    const i64 start = p.kv_start ? max(p.kv_start[b], 0) : 0,
               first = start + p.first_tokens - (p.context_lens ? p.first_key : 0),
               from = (i64)r.position - p.first_window + 1;
     r.gap = (int)min(max(first, (i64)r.begin), (i64)r.end);
@@ -5957,8 +5957,8 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
 
 /* Number of a sequence's first row that sees a key; start: the position of row 0. */
 __device__ __forceinline__ int first_row_of(const params &p, int b, int start) {
-    const int from = p.kv_start ? p.kv_start[b] : 0;
-    return p.causal ? min(max(from - start, 0), p.q_len) : 0;
+    const i64 from = p.kv_start ? max(p.kv_start[b], 0) : 0;
+    return p.causal ? (int)min(max(from - start, (i64)0), (i64)p.q_len) : 0;
 }
 
 /* Rows [from, to) of unit u, and whether it has any: as santa__slice has it. */

@@ -2924,14 +2924,32 @@ static void left_padding(void) {
     s.batch = 2;
     problem p(s);
     static const int32_t wild[2] = {INT32_MIN, INT32_MAX}, tame[2] = {0, 300};
-    for (santa_method m : METHODS) {
-        result x, y;
-        p.a.kv_start = wild;
-        if (!run_on_gpu(p, options(m, 32), &x)) return;
-        p.a.kv_start = tame;
-        if (!run_on_gpu(p, options(m, 32), &y)) return;
-        CHECK_MSG(x.same(y), "%s: wild kv_start", santa_method_name(m));
-    }
+    for (int64_t first : {0, 4})                    /* of these, too, the first ones */
+        for (santa_method m : METHODS) {
+            result x, y;
+            p.a.window = first ? 100 : 0;
+            p.a.first_tokens = first;
+            p.a.kv_start = wild;
+            if (!run_on_gpu(p, options(m, 32), &x)) return;
+            p.a.kv_start = tame;
+            if (!run_on_gpu(p, options(m, 32), &y)) return;
+            CHECK_MSG(x.same(y), "%s: wild kv_start, %lld first tokens", santa_method_name(m),
+                      (long long)first);
+        }
+    s = spec16(8, 2, 300, 64);                      /* rows that are sampled, of which some may see no key */
+    s.batch  = 2;
+    s.q_len  = 100;
+    s.causal = 1;
+    problem many(s);
+    santa_options o = options(SANTA_SAMPLE_ATTENTION, 0);
+    o.sample_attention.dense_above = SANTA_NONE;
+    o.sample_attention.alpha_columns = o.sample_attention.alpha_slashes = 0.3;
+    result x, y;
+    many.a.kv_start = wild;
+    if (!run_on_gpu(many, o, &x)) return;
+    many.a.kv_start = tame;
+    if (!run_on_gpu(many, o, &y)) return;
+    CHECK_MSG(x.same(y), "sample-attention: wild kv_start");
 }
 
 /* Keys past the sequence, bad weights and bad pages give NaN, in the rows that read them alone; padding
