@@ -918,8 +918,8 @@ static void flash_tiles(void) {
     check_totals(t, "flash_tiles");
 }
 
-/* The only key of a row, whose random 16 bits are the largest that there are: it keeps its mass of 255. What
-   lies behind it is NaN. */
+/* The only key of a row, whose random 16 bits are the largest that there are: it keeps its mass
+   of 255. What lies behind it is NaN. */
 static void largest_dither(void) {
     NEED_DEVICE();
     for (santa_dtype type : {SANTA_BF16, SANTA_F32, SANTA_E4M3}) {
@@ -2936,7 +2936,7 @@ static void left_padding(void) {
             CHECK_MSG(x.same(y), "%s: wild kv_start, %lld first tokens", santa_method_name(m),
                       (long long)first);
         }
-    s = spec16(8, 2, 300, 64);                      /* rows that are sampled, of which some may see no key */
+    s = spec16(8, 2, 300, 64);                      /* rows that are sampled may see no key */
     s.batch  = 2;
     s.q_len  = 100;
     s.causal = 1;
