@@ -231,8 +231,8 @@
    a sampled method needs 4 bytes per key of capacity, query head of a group and query row (of
    those that go together, see santa_decode) for each KV head that is worked on at a time: one
    per thread, or up to 8 where K is token-major or threads share keys. 131072 keys and a group
-   of 4 take 2.2 MB; with a copy of K 8 to 9 bytes per key more. vAttention with a predictor needs 4.25
-   bytes per key, saap 4, and of a bucket 28 and 4 for each head of the group.
+   of 4 take 2.2 MB; with a copy of K 8 to 9 bytes per key more. vAttention with a predictor
+   needs 4.25 bytes per key, saap 4, and of a bucket 28 and 4 for each head of the group.
    K and V may have any alignment; what is read fastest are rows that start on a cache line (64
    bytes) in 2 MB pages (madvise on Linux).
    All pointers stay yours. out, lse, std_error must not overlap the inputs or each other, and
