@@ -181,7 +181,7 @@
    SANTA_SCORES_Q8   q . k_j for K of q8_0 with q rounded likewise, 8 bits and a scale for each
                      32 features, and multiplied in integers, as ggml does: faster where the CPU
                      can (AVX-512), and each feature of q off by up to 1/254 of its block's
-                     largest. Scores of Gaussian data are off by .5 to .65 % of their spread.
+                     largest. Scores of Gaussian data are off by .5 % of their spread.
    K stored token by token is read in whole cache lines anyway; to save memory traffic give K
    feature-major (see santa_keys_feature_major): the same view with another stride.
 
@@ -231,10 +231,10 @@
    a sampled method needs 4 bytes per key of capacity, query head of a group and query row (of
    those that go together, see santa_decode) for each KV head that is worked on at a time: one
    per thread, or up to 8 where K is token-major or threads share keys. 131072 keys and a group
-   of 4 take 2.2 MB; with a copy of K 8 bytes per key more. vAttention with a predictor needs 4.25
-   bytes per key, saap 4, and 4 per bucket and head of a group.
-   K and V may have any alignment. Rows that start on a cache line (64 bytes) are read up to
-   half faster, and caches in 2 MB pages (madvise on Linux) 10 to 25 % faster.
+   of 4 take 2.2 MB; with a copy of K 8 to 9 bytes per key more. vAttention with a predictor
+   needs 4.25 bytes per key, saap 4, and of a bucket 28 and 4 for each head of the group.
+   K and V may have any alignment; what is read fastest are rows that start on a cache line (64
+   bytes) in 2 MB pages (madvise on Linux).
    All pointers stay yours. out, lse, std_error must not overlap the inputs or each other, and
    out not itself: its strides, by size, each reach over what the smaller ones span.
    Rows at or past seq_lens[b], and block_table entries past the last page in use, are never
@@ -700,8 +700,8 @@ typedef enum santa_status {
    along head_dim, and strides count elements there, too, in multiples of 32: blocks of 34 bytes, an f16
    scale d and 32 int8; of 18 bytes, an f16 scale d, then 16 bytes b_i whose low halves are features 0 ..
    15 and high ones 16 .. 31, each standing for (half - 8) d. The CPU makes rows of e5m2 and q4_0 f32, a
-   few at a time, before it works on them; the GPU reads them number by number. On one AVX-512 thread 8
-   bits take about as long as f16, e5m2 1.1 to 1.2 times e4m3, q4_0 1.3 times q8_0, k_scales and v_scales
+   few at a time, before it works on them; of the GPU see TYPES in santa_cuda.h. On one AVX-512 thread 8
+   bits take about as long as f16, e5m2 1.04 to 1.2 times e4m3, q4_0 1.3 times q8_0, k_scales and v_scales
    1.1 times. */
 /* One entry for each type of K and V: enumerator, name, as many bytes for so many numbers. First those
    that kernels read as they are. */

@@ -33,7 +33,7 @@
                        not short cost two launches that do nothing. Where no row can have as many
                        keys, by k's capacity or the window, the call is dense's alone. SANTA_AUTO is
                        16 * num_samples here as well: on an H200 flash with a draw for 16 keys took
-                       1 / 1.3 of dense's time, with one for 4 keys up to 1.2 times as long.
+                       1 / 1.25 of dense's time, with one for 4 keys up to 1.4 times as long.
    TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale), and q8_0, e5m2 and
                        q4_0, but not with sample-attention. q and out: f32, f16, bf16.
                        Fast: k of 16 bits or e4m3 (dense of e5m2 up to 128, too) with adjacent features,
@@ -44,8 +44,8 @@
                        which fill slots that groups of up to 4 heads leave empty. Larger groups take
                        longer: of 8 heads, head_dim 128, dense 1.1 times reading k and v once,
                        prop 1.5 times reading k; of 16 heads 1.9 and 2.6.
-                       q8_0 and q4_0, either in k or v: dense takes 2.1 and 3.6 times as long as
-                       reading them, prop 2.1 and 3.6 times as long as reading k, where head_dim (of
+                       q8_0 and q4_0, either in k or v: dense takes 2.2 and 3.6 times as long as
+                       reading them, prop 2.4 and 3.8 times as long as reading k, where head_dim (of
                        dense head_dim_v, too) is 64 or 128 and rows lie on 8 bytes, or on 4 if none
                        is longer than 128 bytes. q is three digits of 8 bits then; a head of q that
                        is not finite is NaN.
@@ -79,7 +79,7 @@
                        mask_out or audit, all three of them device memory); masks are the CPU's
                        but for blocks whose mass is within rounding of the last one kept. On an
                        H100 or H200 compile with -gencode=arch=compute_90a,code=sm_90a: head_dim
-                       up to 128 without soft cap and ALiBi then runs twice as fast. A row's bits
+                       up to 128 without soft cap and ALiBi then runs 2.5 times as fast. A row's bits
                        depend on neither the other rows, the batch, pages nor chunks, but on
                        which of the two kernels it is.
    STASH               Between its two kernels prop keeps exp(score - max of 64 keys) per key
@@ -104,8 +104,8 @@
                        of the same type of 16 or 8 bits, as lists of keys have it, with the
                        denominator's guarantee; everything else by plain loads. What it
                        takes is a chain of barriers more than bytes: by a copy of K, 2.5 % heavy
-                       and 2.5 % drawn, 97 us at 1 x 128k keys and 145 at 8 x 32k on an H200, where
-                       dense takes 145 and 265 (bench/ladder.md). A copy of K with a NaN
+                       and 2.5 % drawn, 96 us at 1 x 128k keys and 145 at 8 x 32k on an H200, where
+                       dense takes 142 and 265 (bench/ladder.md). A copy of K with a NaN
                        costs much: all keys of the KV head are scored by one CTA.
    STEPS               santa_scores, santa_sample, santa_gather and santa_merge have companions
                        below: one query row of all heads of a batch, device pointers, a stream.
