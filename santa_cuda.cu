@@ -8145,13 +8145,14 @@ k_proxy_scores(const __grid_constant__ params p) {
 
     /* q of head `warp` of the slice, feature lane + 32 i: asked for first, or it would wait behind
        the ring's bytes */
-    unsigned raw[8];
+    enum { PIECES = G ? G : PROXY_DIM / 32 };
+    unsigned raw[PIECES];
     {
         const char *q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
                       + (head + min(warp, heads - 1)) * p.q_stride[2];
         const auto load = [&](auto type) {
 #pragma unroll
-            for (int i = 0; i < 8; i++)
+            for (int i = 0; i < PIECES; i++)
                 raw[i] = *(const decltype(type) *)(q + min(lane + 32 * i, p.d - 1) * p.q_stride[3]);
         };
         if (p.q_type == SANTA_F32) load(0u); else load((unsigned short)0);
@@ -8208,11 +8209,11 @@ k_proxy_scores(const __grid_constant__ params p) {
 
     const bool extra = p.soft_cap > 0.0f || p.slopes;
     {
-        float x[8], top = 0.0f;
+        float x[PIECES], top = 0.0f;
         const int piece = p.piece;
         bool good = true;
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
+        for (int i = 0; i < PIECES; i++) {
             x[i] = p.q_type == SANTA_F32 ? __uint_as_float(raw[i])
                  : p.q_type == SANTA_F16 ? __half2float(__ushort_as_half((unsigned short)raw[i]))
                                          : __uint_as_float(raw[i] << 16);
@@ -8221,17 +8222,17 @@ k_proxy_scores(const __grid_constant__ params p) {
         }
         for (int o = 1; o < 32 && o < piece; o *= 2)
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
+            for (int i = 0; i < PIECES; i++) {
                 const float y = __shfl_xor_sync(FULL, x[i], o);
                 x[i] = lane & o ? __fsub_rn(y, x[i]) : __fadd_rn(x[i], y);
             }
 #pragma unroll
-        for (int o = 1; o < 8; o *= 2)
+        for (int o = 1; o < PIECES; o *= 2)
             if (32 * o < piece)
 #pragma unroll
-                for (int i = 0; i < 8; i++) if (!(i & o)) butterfly(x[i], x[i + o]);
+                for (int i = 0; i < PIECES; i++) if (!(i & o)) butterfly(x[i], x[i + o]);
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
+        for (int i = 0; i < PIECES; i++) {
             x[i] = __fmul_rn(x[i], p.norm);
             good &= is_finite(x[i]);
             top = fmaxf(top, fabsf(x[i]));
@@ -8239,17 +8240,20 @@ k_proxy_scores(const __grid_constant__ params p) {
 #pragma unroll
         for (int o = 16; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(FULL, top, o));
         const float t = __all_sync(FULL, good) ? top / 127.0f : __int_as_float(0x7fc00000);
-        const float inverse = t > 0.0f ? 1.0f / t : 0.0f;
+        /* where q is next to nothing all codes are 0 */
+        const float inverse = t > 1e-30f ? 1.0f / t : 0.0f;
         int sum = 0;
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            if (32 * i > p.copy.features) break;    /* a group more: zeros */
-            const float coarse = t > 0.0f ? fminf(floorf(x[i] / t + 0.5f), 127.0f) : 0.0f;
+        for (int i = 0; i < PIECES; i++) {
+            if (!G && 32 * i > p.copy.features) break;       /* a group more: zeros */
+            const float rough = x[i] * inverse,     /* then x / t, rounded as a division does */
+                        share = fmaf(fmaf(-rough, t, x[i]), inverse, rough);
+            const float coarse = fminf(floorf(share + 0.5f), 127.0f);
             const float fine = fminf(fmaxf(rintf((x[i] - t * coarse) * (254.0f * inverse)), -127.0f),
                                      127.0f);
             sum += (int)coarse;
             s.q[0][warp][lane + 32 * i] = (signed char)(int)coarse;
-            s.q[1][warp][lane + 32 * i] = (signed char)(int)(t > 0.0f ? fine : 0.0f);
+            s.q[1][warp][lane + 32 * i] = (signed char)(int)fine;
         }
         sum = __reduce_add_sync(FULL, sum);
         if (lane == 0) {
