@@ -300,7 +300,7 @@ struct params {
     float norm;                                     /* 1 / sqrt(piece) */
     int ring_slots, slot_bytes;                     /* of a warp; each holds 64 keys */
     int chunk_blocks, proxy_chunks;                 /* blocks of a CTA; such CTAs of an item */
-    divisor by_chunks, by_kv;
+    divisor by_chunks, by_kv, by_fixed;
     float *spreads;                                 /* [batch, heads, blocks]: sum of u * gain^2 */
     /* [batch, heads] of row q_index, behind those of earlier ones: expected and found variance,
        redone, has keys */
@@ -310,7 +310,7 @@ struct params {
     int copied;                                     /* scores are those of a copy */
     int together, cluster_shift;                    /* heads of a team; 1 << shift CTAs have one */
     int rescue_keys;
-    unsigned fixed_ctas, fixed_every;               /* of k_proxy_scores: each so many'th, first */
+    unsigned fixed_ctas;                            /* of k_proxy_scores: one in by_fixed, first */
     float *fixed;                                   /* [FIXED_PARTS, batch, heads, dv + 2], see fixed_of */
     float2 *mended;                                 /* [batch, heads, blocks]: block_sums behind a rescue */
     int staged, stage_at, stage_bytes;              /* whether rows come to shared memory; where it is */
@@ -8131,12 +8131,13 @@ k_proxy_scores(const __grid_constant__ params p) {
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, r = lane >> 2, c = lane & 3;
     unsigned id = blockIdx.x, chunk = 0;
     zero_arrivals(p);
-    if (id % p.fixed_every == 0 && id / p.fixed_every < p.fixed_ctas) {
+    const unsigned turn = p.by_fixed.quotient(id);
+    if (id == turn * p.by_fixed.d && turn < p.fixed_ctas) {
         launch_dependents();
-        take_always(p, id / p.fixed_every, (char *)slots);
+        take_always(p, turn, (char *)slots);
         return;
     }
-    id -= min((id + p.fixed_every - 1) / p.fixed_every, p.fixed_ctas);
+    id -= min(turn + (id != turn * p.by_fixed.d), p.fixed_ctas);
     chunk = id;
     id = p.by_chunks.quotient(id);
     chunk -= id * p.by_chunks.d;
@@ -8145,13 +8146,7 @@ k_proxy_scores(const __grid_constant__ params p) {
               kv = (int)(rest - (unsigned)b * p.by_kv.d);
     const int head = kv * p.group + slice * PASS_HEADS,
           heads = min(p.group - slice * PASS_HEADS, (int)PASS_HEADS);
-    const proxy_range range = copied_range(p, b);
-    const int first = max(range.from / BLOCK, (int)chunk * p.chunk_blocks);
-    const int last = min((range.to + BLOCK - 1) / BLOCK, (int)(chunk + 1) * p.chunk_blocks);
-    if (range.from >= range.to || first >= last) { launch_dependents(); return; }
-
-    /* q of head `warp` of the slice, feature lane + 32 i: asked for first, or it would wait behind
-       the ring's bytes */
+    /* q of head `warp` of the slice, feature lane + 32 i */
     enum { PIECES = G ? G : PROXY_DIM / 32 };
     unsigned raw[PIECES];
     {
@@ -8164,6 +8159,10 @@ k_proxy_scores(const __grid_constant__ params p) {
         };
         if (p.q_type == SANTA_F32) load(0u); else load((unsigned short)0);
     }
+    const proxy_range range = copied_range(p, b);
+    const int first = max(range.from / BLOCK, (int)chunk * p.chunk_blocks);
+    const int last = min((range.to + BLOCK - 1) / BLOCK, (int)(chunk + 1) * p.chunk_blocks);
+    if (range.from >= range.to || first >= last) { launch_dependents(); return; }
 
     /* the ring */
     const int parts = BLOCK >> p.copy.shift, useful = (p.copy.scale + 4 + 15) & ~15;
@@ -8207,12 +8206,6 @@ k_proxy_scores(const __grid_constant__ params p) {
         barrier_after_copies(bar);
 #endif
     };
-    /* where a warp has many blocks the first slot only: the query would wait for the others' bytes */
-    const int soon = last - first > 8 * SCORE_WARPS ? 1 : p.ring_slots;
-    int ahead = first + warp;
-#pragma unroll 1
-    for (int i = 0; i < soon; i++, ahead += SCORE_WARPS) if (ahead < last) fill(ahead, i);
-    launch_dependents();
 
     const bool extra = p.soft_cap > 0.0f || p.slopes;
     {
@@ -8269,8 +8262,12 @@ k_proxy_scores(const __grid_constant__ params p) {
             s.middle[warp] = unit * (p.copy.bits == 4 ? 7.5f : 1.5f) * (float)sum;
         }
     }
+    /* only now: behind the ring's bytes the query's code and parameters would wait, behind those of the
+       next kernel the ring's */
+    int ahead = first + warp;
 #pragma unroll 1
-    for (int i = soon; i < p.ring_slots; i++, ahead += SCORE_WARPS) if (ahead < last) fill(ahead, i);
+    for (int i = 0; i < p.ring_slots; i++, ahead += SCORE_WARPS) if (ahead < last) fill(ahead, i);
+    launch_dependents();
     __syncthreads();
     enum { STATIC = G ? G : 1 };
     unsigned q[2][STATIC][2];
@@ -16153,7 +16150,7 @@ template <int G> cudaError_t launch_proxy_scores(call &c) {
     p.fixed_ctas = (unsigned)c.g.fixed;
     /* in the first half of the grid, apart from each other */
     const i64 apart = c.g.fixed ? c.g.items * p.proxy_chunks / (2 * c.g.fixed) : 0;
-    p.fixed_every = (unsigned)(apart < 1 ? 1 : apart + 1);
+    p.by_fixed = divide_by((unsigned)(apart < 1 ? 1 : apart + 1));
     p.slices = (int)c.g.slices;
     p.by_slices = divide_by((unsigned)p.slices);
     p.by_kv = divide_by((unsigned)p.kv_heads);
