@@ -300,7 +300,7 @@ struct params {
     float norm;                                     /* 1 / sqrt(piece) */
     int ring_slots, slot_bytes;                     /* of a warp; each holds 64 keys */
     int chunk_blocks, proxy_chunks;                 /* blocks of a CTA; such CTAs of an item */
-    divisor by_chunks, by_kv;
+    divisor by_chunks, by_kv, by_fixed;
     float *spreads;                                 /* [batch, heads, blocks]: sum of u * gain^2 */
     /* [batch, heads] of row q_index, behind those of earlier ones: expected and found variance,
        redone, has keys */
@@ -310,7 +310,7 @@ struct params {
     int copied;                                     /* scores are those of a copy */
     int together, cluster_shift;                    /* heads of a team; 1 << shift CTAs have one */
     int rescue_keys;
-    unsigned fixed_ctas, fixed_every;               /* of k_proxy_scores: each so many'th, first */
+    unsigned fixed_ctas;                            /* of k_proxy_scores: one in by_fixed, first */
     float *fixed;                                   /* [FIXED_PARTS, batch, heads, dv + 2], see fixed_of */
     float2 *mended;                                 /* [batch, heads, blocks]: block_sums behind a rescue */
     int staged, stage_at, stage_bytes;              /* whether rows come to shared memory; where it is */
@@ -3125,20 +3125,23 @@ __device__ __forceinline__ double block_mass(float2 x, float m) {
     return x.x < MASK_LIMIT && x.y == x.y ? 0.0 : (double)pow2(x.x - m) * (double)x.y;
 }
 
+/* exp(x - the larger of x and y): what a double's exp adds to a float's is lost in the sum that follows. */
+__device__ __forceinline__ float exp_below(double x, double y) { return expf((float)fmin(x - y, 0.0)); }
+
 /* The keys' share of the mass beside an optional sink (santa__lse of santa.h). m in base 2. */
 __device__ __noinline__ double sink_share_of(const params &p, int head, float m, double total) {
     if (p.sinks[head] == -INFINITY || !(total > 0.0)) return 1.0;
     const double natural = (double)m * 0.69314718055994530942, sink = (double)p.sinks[head],
-                 top = sink > natural ? sink : natural;
-    const double t = total * exp(natural - top);
-    return t / (t + exp(sink - top));
+                 t = total * (double)exp_below(natural, sink);
+    return t / (t + (double)exp_below(sink, natural));
 }
 
 __device__ __forceinline__ double sink_share(const params &p, int head, float m, double total) {
     return p.sinks ? sink_share_of(p, head, m, total) : 1.0;
 }
 
-/* Natural log-sum-exp, sink included; NaN for a bad row. */
+/* Natural log-sum-exp, sink included; NaN for a bad row. The logarithm is a float's of a number from 1 to
+   2, beside an exponent: right to 1e-7, in a tenth of the code of a double's. */
 __device__ __noinline__ float head_lse(const params &p, int head, float m, double total) {
     const double natural = (double)m * 0.69314718055994530942;
     double top = natural, t = total;
@@ -3147,9 +3150,13 @@ __device__ __noinline__ float head_lse(const params &p, int head, float m, doubl
         const double sink = (double)p.sinks[head];
         if (!(total > 0.0)) return p.sinks[head];
         top = sink > top ? sink : top;
-        t = total * exp(natural - top) + exp(sink - top);
+        t = total * (double)exp_below(natural, sink) + (double)exp_below(sink, natural);
     }
-    return t > 0.0 ? (float)(top + log(t)) : -INFINITY;
+    if (!(t > 0.0)) return -INFINITY;
+    const i64 bits = __double_as_longlong(t), one = 0x3ff0000000000000;
+    const int exponent = (int)(bits >> 52) - 1023;
+    const double rest = __longlong_as_double((bits & 0x000fffffffffffff) | one);
+    return (float)(fma((double)exponent, 0.69314718055994530942, top) + (double)logf((float)rest));
 }
 
 /* One number of K or V, of any type. Called, so that it does not swell its callers. */
@@ -8126,12 +8133,13 @@ k_proxy_scores(const __grid_constant__ params p) {
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, r = lane >> 2, c = lane & 3;
     unsigned id = blockIdx.x, chunk = 0;
     zero_arrivals(p);
-    if (id % p.fixed_every == 0 && id / p.fixed_every < p.fixed_ctas) {
+    const unsigned turn = p.by_fixed.quotient(id);
+    if (id == turn * p.by_fixed.d && turn < p.fixed_ctas) {
         launch_dependents();
-        take_always(p, id / p.fixed_every, (char *)slots);
+        take_always(p, turn, (char *)slots);
         return;
     }
-    id -= min((id + p.fixed_every - 1) / p.fixed_every, p.fixed_ctas);
+    id -= min(turn + (id != turn * p.by_fixed.d), p.fixed_ctas);
     chunk = id;
     id = p.by_chunks.quotient(id);
     chunk -= id * p.by_chunks.d;
@@ -8140,24 +8148,23 @@ k_proxy_scores(const __grid_constant__ params p) {
               kv = (int)(rest - (unsigned)b * p.by_kv.d);
     const int head = kv * p.group + slice * PASS_HEADS,
           heads = min(p.group - slice * PASS_HEADS, (int)PASS_HEADS);
-    const proxy_range range = copied_range(p, b);
-    const int first = max(range.from / BLOCK, (int)chunk * p.chunk_blocks);
-    const int last = min((range.to + BLOCK - 1) / BLOCK, (int)(chunk + 1) * p.chunk_blocks);
-    if (range.from >= range.to || first >= last) { launch_dependents(); return; }
-
-    /* q of head `warp` of the slice, feature lane + 32 i: asked for first, or it would wait behind
-       the ring's bytes */
-    unsigned raw[8];
+    /* q of head `warp` of the slice, feature lane + 32 i */
+    enum { PIECES = G ? G : PROXY_DIM / 32 };
+    unsigned raw[PIECES];
     {
         const char *q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
                       + (head + min(warp, heads - 1)) * p.q_stride[2];
         const auto load = [&](auto type) {
 #pragma unroll
-            for (int i = 0; i < 8; i++)
+            for (int i = 0; i < PIECES; i++)
                 raw[i] = *(const decltype(type) *)(q + min(lane + 32 * i, p.d - 1) * p.q_stride[3]);
         };
         if (p.q_type == SANTA_F32) load(0u); else load((unsigned short)0);
     }
+    const proxy_range range = copied_range(p, b);
+    const int first = max(range.from / BLOCK, (int)chunk * p.chunk_blocks);
+    const int last = min((range.to + BLOCK - 1) / BLOCK, (int)(chunk + 1) * p.chunk_blocks);
+    if (range.from >= range.to || first >= last) { launch_dependents(); return; }
 
     /* the ring */
     const int parts = BLOCK >> p.copy.shift, useful = (p.copy.scale + 4 + 15) & ~15;
@@ -8201,20 +8208,14 @@ k_proxy_scores(const __grid_constant__ params p) {
         barrier_after_copies(bar);
 #endif
     };
-    /* where a warp has many blocks the first slot only: the query would wait for the others' bytes */
-    const int soon = last - first > 8 * SCORE_WARPS ? 1 : p.ring_slots;
-    int ahead = first + warp;
-#pragma unroll 1
-    for (int i = 0; i < soon; i++, ahead += SCORE_WARPS) if (ahead < last) fill(ahead, i);
-    launch_dependents();
 
     const bool extra = p.soft_cap > 0.0f || p.slopes;
     {
-        float x[8], top = 0.0f;
+        float x[PIECES], top = 0.0f;
         const int piece = p.piece;
         bool good = true;
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
+        for (int i = 0; i < PIECES; i++) {
             x[i] = p.q_type == SANTA_F32 ? __uint_as_float(raw[i])
                  : p.q_type == SANTA_F16 ? __half2float(__ushort_as_half((unsigned short)raw[i]))
                                          : __uint_as_float(raw[i] << 16);
@@ -8223,17 +8224,17 @@ k_proxy_scores(const __grid_constant__ params p) {
         }
         for (int o = 1; o < 32 && o < piece; o *= 2)
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
+            for (int i = 0; i < PIECES; i++) {
                 const float y = __shfl_xor_sync(FULL, x[i], o);
                 x[i] = lane & o ? __fsub_rn(y, x[i]) : __fadd_rn(x[i], y);
             }
 #pragma unroll
-        for (int o = 1; o < 8; o *= 2)
+        for (int o = 1; o < PIECES; o *= 2)
             if (32 * o < piece)
 #pragma unroll
-                for (int i = 0; i < 8; i++) if (!(i & o)) butterfly(x[i], x[i + o]);
+                for (int i = 0; i < PIECES; i++) if (!(i & o)) butterfly(x[i], x[i + o]);
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
+        for (int i = 0; i < PIECES; i++) {
             x[i] = __fmul_rn(x[i], p.norm);
             good &= is_finite(x[i]);
             top = fmaxf(top, fabsf(x[i]));
@@ -8241,17 +8242,20 @@ k_proxy_scores(const __grid_constant__ params p) {
 #pragma unroll
         for (int o = 16; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(FULL, top, o));
         const float t = __all_sync(FULL, good) ? top / 127.0f : __int_as_float(0x7fc00000);
-        const float inverse = t > 0.0f ? 1.0f / t : 0.0f;
+        /* where q is next to nothing all codes are 0 */
+        const float inverse = t > 1e-30f ? 1.0f / t : 0.0f;
         int sum = 0;
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            if (32 * i > p.copy.features) break;    /* a group more: zeros */
-            const float coarse = t > 0.0f ? fminf(floorf(x[i] / t + 0.5f), 127.0f) : 0.0f;
+        for (int i = 0; i < PIECES; i++) {
+            if (!G && 32 * i > p.copy.features) break;       /* a group more: zeros */
+            const float rough = x[i] * inverse,     /* then x / t, rounded as a division does */
+                        share = fmaf(fmaf(-rough, t, x[i]), inverse, rough);
+            const float coarse = fminf(floorf(share + 0.5f), 127.0f);
             const float fine = fminf(fmaxf(rintf((x[i] - t * coarse) * (254.0f * inverse)), -127.0f),
                                      127.0f);
             sum += (int)coarse;
             s.q[0][warp][lane + 32 * i] = (signed char)(int)coarse;
-            s.q[1][warp][lane + 32 * i] = (signed char)(int)(t > 0.0f ? fine : 0.0f);
+            s.q[1][warp][lane + 32 * i] = (signed char)(int)fine;
         }
         sum = __reduce_add_sync(FULL, sum);
         if (lane == 0) {
@@ -8260,8 +8264,12 @@ k_proxy_scores(const __grid_constant__ params p) {
             s.middle[warp] = unit * (p.copy.bits == 4 ? 7.5f : 1.5f) * (float)sum;
         }
     }
+    /* only now: behind the ring's bytes the query's code and parameters would wait, behind those of the
+       next kernel the ring's */
+    int ahead = first + warp;
 #pragma unroll 1
-    for (int i = soon; i < p.ring_slots; i++, ahead += SCORE_WARPS) if (ahead < last) fill(ahead, i);
+    for (int i = 0; i < p.ring_slots; i++, ahead += SCORE_WARPS) if (ahead < last) fill(ahead, i);
+    launch_dependents();
     __syncthreads();
     enum { STATIC = G ? G : 1 };
     unsigned q[2][STATIC][2];
@@ -16144,7 +16152,7 @@ template <int G> cudaError_t launch_proxy_scores(call &c) {
     p.fixed_ctas = (unsigned)c.g.fixed;
     /* in the first half of the grid, apart from each other */
     const i64 apart = c.g.fixed ? c.g.items * p.proxy_chunks / (2 * c.g.fixed) : 0;
-    p.fixed_every = (unsigned)(apart < 1 ? 1 : apart + 1);
+    p.by_fixed = divide_by((unsigned)(apart < 1 ? 1 : apart + 1));
     p.slices = (int)c.g.slices;
     p.by_slices = divide_by((unsigned)p.slices);
     p.by_kv = divide_by((unsigned)p.kv_heads);

@@ -1,8 +1,10 @@
 /* GPU benchmark: our methods against the floor of reading K once, in one run.
      nvcc -std=c++17 -O3 -arch=native bench/bench_cuda.cu santa_cuda.cu -o build/bench_cuda
-     build/bench_cuda [--quick] [--saap | --vattention | --prefill | --dense] [--csv FILE]
-                      with a method: its rows alone; --dense: dense and prop 128 of every type
-                      and of more shapes, against reading K and V once and K once
+     build/bench_cuda [--quick] [--saap | --vattention | --prefill | --dense | --copies]
+                      [--csv FILE]
+                      with a method: its rows alone; --copies: what draws from a copy of K;
+                      --dense: dense and prop 128 of every type and of more shapes, against
+                      reading K and V once and K once
    Protocol (appendix R of the SANTA paper, with graph replay so that launch cost on the host is
    out): before each sample a 512 MB buffer is read and written (cold, dirty L2); 10 warm-up and
    40 timed replays of a captured call between two events; median. Ratios are of calls timed in
@@ -747,7 +749,7 @@ static void bench_dense(timer &t, int batch, int n, const dense_case &x, int run
 
 int main(int argc, char **argv) {
     bool quick = false, only_routed = false, only_adaptive = false, prefill = false,
-         dense = false;
+         dense = false, only_copies = false;
     FILE *csv = nullptr;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--quick")) quick = true;
@@ -755,14 +757,15 @@ int main(int argc, char **argv) {
         else if (!strcmp(argv[i], "--prefill")) prefill = true;
         else if (!strcmp(argv[i], "--dense")) dense = true;
         else if (!strcmp(argv[i], "--vattention")) only_adaptive = true;
+        else if (!strcmp(argv[i], "--copies")) only_copies = true;
         else if (!strcmp(argv[i], "--csv") && i + 1 < argc) {
             if (!(csv = fopen(argv[++i], "w"))) {
                 perror(argv[i]);
                 return 1;
             }
         } else {
-            fprintf(stderr, "usage: %s [--quick] [--saap | --vattention | --prefill | --dense] "
-                            "[--csv FILE]\n", argv[0]);
+            fprintf(stderr, "usage: %s [--quick] [--saap | --vattention | --prefill | --dense | "
+                            "--copies] [--csv FILE]\n", argv[0]);
             return 1;
         }
     }
@@ -814,6 +817,13 @@ int main(int argc, char **argv) {
     full.push_back({ "strat", SANTA_STRAT, 128, SANTA_STASH_U8, 0 });
     full.push_back({ "prop", SANTA_PROP, 1024, SANTA_STASH_U8, 0 });
     const int runs = quick ? 20 : 40;
+    if (only_copies) {
+        for (const int keys : { 8192, 32768, 131072 })
+            for (const int batch : { 1, 8, 32 })
+                if (batch * keys <= 8 * 131072) bench(t, 2, batch, keys, false, 0, copies, runs, csv);
+        if (csv) fclose(csv);
+        return 0;
+    }
     for (const float agree : { 0.85f, 0.5f }) {
         if (only_routed) break;
         for (const int batch : {1, 8})
