@@ -723,8 +723,8 @@ static void check_copied_scores(const problem &x, const standin_launch &l, const
                   && (int64_t)p.chunk_blocks * (p.proxy_chunks - 1) < p.blocks,
               "%s: %d x %d blocks of %d", name.c_str(), p.proxy_chunks, p.chunk_blocks, p.blocks);
     CHECK_INT(p.fixed_ctas, fixed);
-    CHECK_MSG(p.fixed_every >= 1 && (p.fixed_every == 1
-                                     || (fixed - 1) * (int64_t)p.fixed_every < (int64_t)l.grid.x),
+    CHECK_MSG(p.by_fixed.d >= 1 && (p.by_fixed.d == 1
+                                     || (fixed - 1) * (int64_t)p.by_fixed.d < (int64_t)l.grid.x),
               "%s: keys read exactly", name.c_str());
     check_grid(l, fixed + items * p.proxy_chunks, 1, 1, name);
     CHECK_MSG(divides_by(p.by_slices, over(p.group, 8)) && divides_by(p.by_kv, x.a.k.shape[2])
