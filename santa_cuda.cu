@@ -5002,7 +5002,7 @@ __device__ __forceinline__ unsigned mask_word(const params &p, int b, int head, 
 /* The blocks of 64 keys that a tile reads, in order. To be asked by whole warps. */
 struct block_list {
     int at, last;                                   /* the next to look at; behind the last */
-    int head, row, first_row;                       /* of the mask */
+    int head, kv, row, first_row;                   /* of the sets, or the mask */
     int word_of, words_of;                          /* which word is in word, and which 32 lanes have */
     unsigned word, words;
     bool all;
@@ -5011,8 +5011,9 @@ struct block_list {
         int begin, end, position;
         at = first;
         last = t.begin < t.end ? (t.end + BLOCK - 1) / BLOCK : first;
-        all = !p.is_sparse || (!p.mask && p.runs_dense[t.b * (int)p.kv_heads + t.kv]);
+        all = !p.is_sparse;
         head = t.head;
+        kv = t.kv;
         word_of = words_of = -1;
         word = words = 0;
         row = first_row = 0;
@@ -5033,6 +5034,7 @@ struct block_list {
                         const int mine = (w & ~31) + (int)(threadIdx.x & 31);
                         const unsigned *sets = p.sets + ((i64)b * p.heads + head) * 2 * p.mask_words;
                         words = mine < p.mask_words ? set_word(p, b, sets, row, mine) : 0;
+                        if (p.runs_dense[b * (int)p.kv_heads + kv]) words = FULL;
                         words_of = w >> 5;
                     }
                     word = __shfl_sync(FULL, words, w & 31);
@@ -5187,13 +5189,13 @@ __device__ __forceinline__ void copy_block(const params &p, const tile &t, const
         }
 }
 
-/* The queries of a tile, likewise, by THREADS threads. */
-template <int THREADS, int LINES>
-__device__ __forceinline__ void copy_queries(const params &p, const tile &t, int thread, int chunks,
+/* The queries of a tile, likewise, by threads eight of which have a line: m, m + step and so on. */
+template <int LINES>
+__device__ __forceinline__ void copy_queries(const params &p, const tile &t, int m, int step, int chunks,
                                              unsigned to) {
-    const int piece = thread & 7;
+    const int piece = threadIdx.x & 7;
 #pragma unroll 2
-    for (int m = thread >> 3; m < LINES; m += THREADS / 8) {
+    for (; m < LINES; m += step) {
         const tile_query q = query_of(p, t, m);
         const char *from = q.row < 0 ? p.q : p.q + t.b * p.q_stride[0] + q.row * p.q_stride[1]
                                              + q.head * p.q_stride[2] + 16 * piece;
@@ -5216,12 +5218,13 @@ __device__ __forceinline__ unsigned not_finite_of(const params &p, unsigned x) {
    what the warp gets: key 16 i + 4 * warp + k of the block had some. */
 template <int LINES>
 __device__ __forceinline__ unsigned screen_block(const params &p, int chunks, char *tile, int line) {
+    enum { AT_ONCE = LINES == 128 ? 2 : 1 };        /* k_prefill_groups: a tile's end may wait for it */
     const int thread = threadIdx.x % TILE_THREADS, piece = thread & 7;
     unsigned found = 0;
 #pragma unroll 1
     for (int i = 0; i < 4; i++) {
         unsigned any = 0;
-#pragma unroll 1
+#pragma unroll AT_ONCE
         for (int c = 0; c < chunks; c++) {
             char *const chunk = tile + c * LINES * 128;
             uint4 *at = (uint4 *)(chunk + piece_at(LINES, line + (thread >> 3) + 16 * i, piece));
@@ -5496,7 +5499,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_consta
     block_list list;
     list.begin(p, t, t.begin / BLOCK);
     int block = list.next(p, t.b);
-    copy_queries<TILE_THREADS, TILE_QUERIES>(p, t, (int)threadIdx.x, chunks, q_at);
+    copy_queries<TILE_QUERIES>(p, t, (int)threadIdx.x >> 3, TILE_THREADS / 8, chunks, q_at);
     for (bool begun = false; block >= 0; begun = true) {
         const int first = block * BLOCK;
         const bool partial = first < t.all_begin || first + BLOCK > t.all_end;
@@ -5814,7 +5817,8 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
     const tile t = locate_tile(p);
     if (t.rows == 0) return;
     const bool boxes = p.box_keys != 0;
-    const int working = t.rows * p.tile_heads > 64 ? 2 : 1;
+    const int working = t.rows * p.tile_heads > 64 ? 2 : 1,
+              copiers = boxes ? TILE_THREADS - 32 : TILE_THREADS;     /* of q: warp 0 sends boxes at once */
     if (threadIdx.x == 0) {
         for (int i = 0; i < PLACES; i++) {
             /* one more says what it is */
@@ -5823,7 +5827,7 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
             barrier_make_for(at.empty_k + 8 * i, 4 * working);
             barrier_make_for(at.empty_v + 8 * i, 4 * working);
         }
-        barrier_make_for(at.queries, TILE_THREADS);
+        barrier_make_for(at.queries, copiers);
         barrier_make_for(at.landed, 1);
         barrier_make_for(at.turns, 4);
         barrier_make_for(at.turns + 8, 4);
@@ -5832,8 +5836,11 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
     __syncthreads();
     if (group < 0) {
         fewer_registers<56>();
-        copy_queries<128, LINES>(p, t, (int)threadIdx.x, 2, at.q);
-        barrier_after_copies(at.queries);
+        if (!boxes || warp > 0) {
+            const int first = TILE_THREADS - copiers;
+            copy_queries<LINES>(p, t, ((int)threadIdx.x - first) >> 3, copiers / 8, 2, at.q);
+            barrier_after_copies(at.queries);
+        }
         if (boxes) send_boxes(p, t, at, s);
         else copy_blocks(p, t, at, s);
     } else if (group < working) {
@@ -6027,7 +6034,7 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_const
     const i64 unit = unit_at(p, t.b, t.head, u);
     const copier k_rows(p, t, true, 0);
     const unsigned own = k_at + (unsigned)piece_at(BLOCK, (int)threadIdx.x >> 3, (int)threadIdx.x & 7);
-    copy_queries<SAMPLE_THREADS, BLOCK>(p, t, (int)threadIdx.x, chunks, q_at);
+    copy_queries<BLOCK>(p, t, (int)threadIdx.x >> 3, SAMPLE_THREADS / 8, chunks, q_at);
     copy_block<BLOCK, 0>(p, t, k_rows, block * BLOCK, chunks, own, true);
     copy_commit();
     if (p.stage != AT_MAXIMA && threadIdx.x < BLOCK) {
