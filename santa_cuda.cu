@@ -33,6 +33,7 @@
 #include <math.h>
 #include <string.h>
 #include <initializer_list>
+#include <type_traits>
 
 /* --------------------------------------------------------------------------------- >>params */
 
@@ -626,12 +627,13 @@ struct screened { unsigned of_warp[4]; };
 /* k_prefill_groups: for each place of K, then of V, a barrier that it is full, then that it is empty; first
    keys of the blocks in it, or -1: the end; the same as in screened. The tiles are beside it, from a
    multiple of 1 KB on: q, the places of K, those of V. */
-enum { PLACES = 3, PLACE_BYTES = 128 * 256 };
+enum { PLACES = 3, PLACE_BYTES = 128 * 256, MOST_TOGETHER = 4 };
 struct groups_memory {
     u64 barrier[4 * PLACES + 4];                    /* queries are there, V has landed; a group's turn */
     int first[PLACES][2];
     unsigned bad[PLACES][2][4], found[2][4];        /* found: before the one that arrives has it */
     struct { int place, is_v, first, second; } landed;                /* place < 0: there is no more */
+    int landed_tile;                                /* MANY: whose K it is */
 };
 enum { GROUPS_BYTES = (1 + 2 * PLACES) * PLACE_BYTES + 1024 };
 /* What it takes: how the tensor copy engine finds K and V, whose boxes are so many keys, 32 or 64, by 64
@@ -639,6 +641,7 @@ enum { GROUPS_BYTES = (1 + 2 * PLACES) * PLACE_BYTES + 1024 };
 struct groups_params : params {
     CUtensorMap k_map, v_map;
     int box_keys;
+    int together;                                   /* MANY: tiles of a CTA, but for the last one */
 };
 /* k_sample: q and two tiles of K. Each CTA has SAMPLE_BLOCKS blocks of a unit. */
 enum { SAMPLE_THREADS = 128, SAMPLE_BLOCKS = 32 };
@@ -955,7 +958,7 @@ void k_combine(const params) { standin_kernel(512, sizeof(combine_memory), 0); }
 void k_prefill(const params p) {
     standin_kernel(TILE_THREADS, sizeof(screened), (size_t)prefill_bytes(p.d, p.one_tile));
 }
-template <typename T> void k_prefill_groups(const groups_params) {
+template <typename T, bool MANY> void k_prefill_groups(const groups_params) {
     standin_kernel(3 * 128, sizeof(groups_memory), GROUPS_BYTES);
 }
 void k_sample(const params p) {
@@ -4945,11 +4948,12 @@ struct tile {
 
 __device__ __forceinline__ int floor_mod(int a, int b) { const int x = a % b; return x < 0 ? x + b : x; }
 
-/* Grid: (tiles of rows, KV head x slice of its group x 128 columns, batch), the longest rows first. */
-__device__ __forceinline__ tile locate_tile(const params &p) {
+/* Grid: (tiles of rows, KV head x slice of its group x 128 columns, batch), the longest rows first, which
+   are number 0. */
+__device__ __forceinline__ tile locate_tile(const params &p, int number) {
     tile t;
     const int columns = (int)blockIdx.y % p.v_slices, rest = (int)blockIdx.y / p.v_slices,
-              slice = rest % p.tile_slices, i = p.tiles - 1 - (int)blockIdx.x;
+              slice = rest % p.tile_slices, i = p.tiles - 1 - number;
     int position, skip = 0, ignored;
     t.b = blockIdx.z;
     t.kv = rest / p.tile_slices;
@@ -5191,11 +5195,11 @@ __device__ __forceinline__ void copy_block(const params &p, const tile &t, const
 
 /* The queries of a tile, likewise, by threads eight of which have a line: m, m + step and so on. */
 template <int LINES>
-__device__ __forceinline__ void copy_queries(const params &p, const tile &t, int m, int step, int chunks,
-                                             unsigned to) {
+__device__ __forceinline__ void copy_queries(const params &p, const tile &t, int m, int end, int step,
+                                             int chunks, unsigned to) {
     const int piece = threadIdx.x & 7;
 #pragma unroll 2
-    for (; m < LINES; m += step) {
+    for (; m < end; m += step) {
         const tile_query q = query_of(p, t, m);
         const char *from = q.row < 0 ? p.q : p.q + t.b * p.q_stride[0] + q.row * p.q_stride[1]
                                              + q.head * p.q_stride[2] + 16 * piece;
@@ -5480,7 +5484,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_consta
     DYNAMIC_SHARED(slots);                          /* prefill_bytes */
     SHARED(bad, screened);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, chunks = (p.d + 63) / 64;
-    const tile t = locate_tile(p);
+    const tile t = locate_tile(p, (int)blockIdx.x);
     if (t.rows == 0) return;
     const int v_chunks = min((p.dv - t.column + 63) / 64, 2), m = 32 * warp + (lane >> 2);
     char *const q_tile = (char *)slots, *const k_tile = q_tile + chunks * TILE_QUERIES * 128,
@@ -5499,7 +5503,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_consta
     block_list list;
     list.begin(p, t, t.begin / BLOCK);
     int block = list.next(p, t.b);
-    copy_queries<TILE_QUERIES>(p, t, (int)threadIdx.x >> 3, TILE_THREADS / 8, chunks, q_at);
+    copy_queries<TILE_QUERIES>(p, t, (int)threadIdx.x >> 3, TILE_QUERIES, TILE_THREADS / 8, chunks, q_at);
     for (bool begun = false; block >= 0; begun = true) {
         const int first = block * BLOCK;
         const bool partial = first < t.all_begin || first + BLOCK > t.all_end;
@@ -5620,9 +5624,13 @@ struct block_pair {
     int first, second;                              /* keys; NO_BLOCK: there is no second one */
     bool partial;                                   /* some query does not see all of them */
 
-    __device__ __forceinline__ block_pair(const params &p, const tile &t, block_list &list) {
-        const int b0 = list.next(p, t.b), b1 = b0 < 0 ? -1 : list.next(p, t.b);
-        first = b0 < 0 ? -1 : b0 * BLOCK;
+    __device__ __forceinline__ block_pair(const params &p, const tile &t, block_list &list)
+        : block_pair(p, t, list, list.next(p, t.b), -1) {}
+    /* From block b0 on; none: what `first` is if there is none. */
+    __device__ __forceinline__ block_pair(const params &p, const tile &t, block_list &list, int b0,
+                                          int none) {
+        const int b1 = b0 < 0 ? -1 : list.next(p, t.b);
+        first = b0 < 0 ? none : b0 * BLOCK;
         second = b1 < 0 ? NO_BLOCK : b1 * BLOCK;
         partial = first < t.all_begin || first + BLOCK > t.all_end || second < t.all_begin
                || second + BLOCK > t.all_end;
@@ -5746,23 +5754,28 @@ __device__ __forceinline__ void touch_pair(const params &p, const tile &t, const
 }
 
 /* The same by the tensor copy engine: warp 0 sends. The others wait for what is to be touched, or the end:
-   they may not wait for places, as they could be a round behind, where a parity means the opposite. */
-__device__ __forceinline__ void send_boxes(const groups_params &p, const tile &t, const places &at,
-                                           groups_memory &s) {
+   they may not wait for places, as they could be a round behind, where a parity means the opposite.
+   MANY: tiles from `number` on until `end`, whose pairs follow each other; the last one of a tile says so,
+   a tile without any has one of no blocks. */
+template <bool MANY>
+__device__ __forceinline__ void send_boxes(const groups_params &p, tile t, int number, int end,
+                                           const places &at, groups_memory &s) {
     unsigned landed = 0;
     if (this_warp() != 0) {
         for (;; landed ^= 1u) {
             barrier_wait(at.landed, landed);
             if (s.landed.place < 0) return;
+            if (MANY && !s.landed.is_v) t = locate_tile(p, s.landed_tile);
             touch_pair(p, t, at, s);
         }
     }
     block_list list = list_of(p, t);
-    int place = 0;
+    int place = 0, ahead = MANY ? list.next(p, t.b) : -1;
     unsigned phase = 1;
     for (;;) {
-        const block_pair x(p, t, list);
-        const bool more = x.first >= 0;
+        const block_pair x = MANY ? block_pair(p, t, list, ahead, NO_BLOCK) : block_pair(p, t, list);
+        const bool more = MANY || x.first >= 0;
+        if (MANY) ahead = x.second == NO_BLOCK ? -1 : list.next(p, t.b);
         const box_place box = find_box(p, t, x);
 #pragma unroll 1
         for (int part = 0; part < (more ? 2 : 1); part++) {
@@ -5773,9 +5786,10 @@ __device__ __forceinline__ void send_boxes(const groups_params &p, const tile &t
             if (threadIdx.x == 0) {
                 if (part == 0) {
                     s.first[place][0] = x.first;
-                    s.first[place][1] = x.second;
+                    s.first[place][1] = MANY && ahead < 0 ? x.second | 1 : x.second;
                 }
                 if (touched || !more) s.landed = { more ? place : -1, part, x.first, x.second };
+                if (MANY) s.landed_tile = number;
                 if (!more) {
                     barrier_arrive(full);
                     barrier_arrive(at.landed);
@@ -5789,7 +5803,15 @@ __device__ __forceinline__ void send_boxes(const groups_params &p, const tile &t
             touch_pair(p, t, at, s);
         }
         if (++place == PLACES) { place = 0; phase ^= 1u; }
+        if (!MANY || ahead >= 0) continue;
+        if (++number == end) break;
+        t = locate_tile(p, number);
+        list = list_of(p, t);
+        ahead = list.next(p, t.b);
     }
+    if (threadIdx.x != 0) return;
+    s.landed.place = -1;
+    barrier_arrive(at.landed);
 }
 #endif
 
@@ -5801,8 +5823,12 @@ __device__ __forceinline__ void send_boxes(const groups_params &p, const tile &t
    neighbours: a mask's blocks come two by two.
    Barriers: full and empty for each place. Copies arrive by themselves; only V of blocks that some query
    does not see wholly is waited for, to be screened. By boxes, keys of a block that no query sees come with
-   it as they are. */
-template <typename T>
+   it as they are.
+   MANY: of sparse tiles, which are short, a CTA has `together`, by boxes. K and V of the next one are on
+   their way during the end of the last, and a group goes on without the other. A group copies its queries
+   itself, once its products with K are done. Barriers beside those: 2 + group, that all of it are done with
+   the queries, and that the next ones are there. */
+template <typename T, bool MANY>
 __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_constant__ groups_params p) {
 #if HAS_WARPGROUPS
     DYNAMIC_SHARED(slots);                          /* GROUPS_BYTES */
@@ -5814,10 +5840,12 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
     const places at = { base, base + PLACE_BYTES, base + (1 + PLACES) * PLACE_BYTES,
                         barriers, barriers + 8 * PLACES, barriers + 16 * PLACES, barriers + 24 * PLACES,
                         barriers + 32 * PLACES, barriers + 32 * PLACES + 8, barriers + 32 * PLACES + 16 };
-    const tile t = locate_tile(p);
-    if (t.rows == 0) return;
-    const bool boxes = p.box_keys != 0;
-    const int working = t.rows * p.tile_heads > 64 ? 2 : 1,
+    int number = (MANY ? p.together : 1) * (int)blockIdx.x;
+    const int end = MANY ? min(number + p.together, p.tiles) : number + 1;
+    tile t = locate_tile(p, number);
+    if (!MANY && t.rows == 0) return;
+    const bool boxes = MANY || p.box_keys != 0;
+    const int working = (MANY ? p.tile_rows : t.rows) * p.tile_heads > 64 ? 2 : 1,
               copiers = boxes ? TILE_THREADS - 32 : TILE_THREADS;     /* of q: warp 0 sends boxes at once */
     if (threadIdx.x == 0) {
         for (int i = 0; i < PLACES; i++) {
@@ -5836,12 +5864,12 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
     __syncthreads();
     if (group < 0) {
         fewer_registers<56>();
-        if (!boxes || warp > 0) {
+        if (!MANY && (!boxes || warp > 0)) {
             const int first = TILE_THREADS - copiers;
-            copy_queries<LINES>(p, t, ((int)threadIdx.x - first) >> 3, copiers / 8, 2, at.q);
+            copy_queries<LINES>(p, t, ((int)threadIdx.x - first) >> 3, LINES, copiers / 8, 2, at.q);
             barrier_after_copies(at.queries);
         }
-        if (boxes) send_boxes(p, t, at, s);
+        if (boxes) send_boxes<MANY>(p, t, number, end, at, s);
         else copy_blocks(p, t, at, s);
     } else if (group < working) {
         more_registers<224>();
@@ -5852,8 +5880,6 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
         float (&top)[2] = tops[0], (&den)[2] = dens[0], (&acc)[16][4] = sums[0];
         float x[16][4];
         unsigned w[8][4];
-#pragma unroll
-        for (int i = 0; i < 64; i++) acc[i / 4][i % 4] = 0.0f;
         const auto is_partial = [&](int first) { return first < t.all_begin || first + BLOCK > t.all_end; };
         const auto scores = [&](int place) {
             const u64 k_lines = lines_at(at.k + (unsigned)(place * PLACE_BYTES));
@@ -5885,7 +5911,10 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
             new_maxima(factor, x, top, keep, highest);
             weigh_keys<0, 8>(factor, x, highest, sum);
             /* never true: these are there before the next wait, which the compiler would put first */
-            if (sum[0][0] + sum[1][0] + sum[0][1] + sum[1][1] < 0.0f) __trap();
+            if (sum[0][0] + sum[1][0] + sum[0][1] + sum[1][1] < 0.0f) {
+                if constexpr (MANY) s.landed_tile = 0;                /* a trap in a loop takes registers */
+                else __trap();
+            }
             behind();
             weigh_keys<8, 16>(factor, x, highest, sum);
 #pragma unroll
@@ -5905,54 +5934,84 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
             __syncwarp();
             if (lane == 0) barrier_arrive(bar);
         };
-        barrier_wait(at.queries, 0);
-        fence_tensor_cores();
-        wait_full(at.full_k, 0);
-        int first = s.first[0][0], second = s.first[0][1], last = 0, place = 1;
+        const auto own_queries = [&](const tile &x) {
+            const int begin = 64 * group, line = (int)(threadIdx.x & 127) >> 3;
+            copy_queries<LINES>(p, x, begin + line, begin + 64, 16, 2, at.q);
+            copy_commit();
+        };
+        int first = 0, second = 0, last = 0, place = 0;
         unsigned last_phase = 0, phase = 0, turn = group == 0 ? 1 : 0;               /* group 0 begins */
         const bool in_turns = working == 2;
+        bool at_end = false;                        /* MANY: this was the tile's last pair */
+        const auto take_place = [&] {
+            last = place;
+            last_phase = phase;
+            if (++place == PLACES) { place = 0; phase ^= 1u; }
+        };
         const auto finish_values = [&] {
             products_wait<0>();
             products_are(acc);
             put_back(last, first, second);
         };
-        if (first >= 0) {
-            scores(0);
-            products_wait<0>();
-            products_are(x);
-            released(at.empty_k);
-            softmax(first, second, [] {});
-            for (;;) {
-                wait_full(at.full_k + 8 * place, phase);
-                const int next_first = s.first[place][0], next_second = s.first[place][1];
-                wait_full(at.full_v + 8 * last, last_phase);
-                if (next_first < 0) break;
-                if (in_turns) barrier_wait(at.turns + 8 * group, turn);
-                turn ^= 1u;
+        if (MANY) own_queries(t);
+        for (;;) {
+            tile following = t;
+#pragma unroll
+            for (int i = 0; i < 64; i++) acc[i / 4][i % 4] = 0.0f;
+            top[0] = top[1] = MASKED;
+            den[0] = den[1] = 0.0f;
+            if (MANY) copy_wait<0>(); else barrier_wait(at.queries, 0);
+            fence_tensor_cores();
+            if (MANY) barrier_among(2 + group, 128);
+            wait_full(at.full_k + 8 * place, phase);
+            first = s.first[place][0];
+            second = s.first[place][1];
+            if (MANY) { at_end = second & 1; second &= ~1; }
+            if (MANY || first >= 0) {
                 scores(place);
-                values(last);
-                if (in_turns) released(at.turns + 8 * (group ^ 1));
-                const int after = place + 1 == PLACES ? 0 : place + 1;
-                const unsigned phase_after = phase ^ (after == 0 ? 1u : 0u);
-                products_wait<1>();
+                products_wait<0>();
                 products_are(x);
                 released(at.empty_k + 8 * place);
-                softmax(next_first, next_second, [&] {
-                    finish_values();
-                    released(at.empty_v + 8 * last);
-                    scale_sums<16>(keep, acc);
-                });
-                first = next_first;
-                second = next_second;
-                last = place;
-                last_phase = phase;
-                place = after;
-                phase = phase_after;
+                take_place();
+                softmax(first, second, [] {});
+                for (;;) {
+                    if (MANY && at_end) { wait_full(at.full_v + 8 * last, last_phase); break; }
+                    wait_full(at.full_k + 8 * place, phase);
+                    const int next_first = s.first[place][0];
+                    int next_second = s.first[place][1];
+                    if (MANY) { at_end = next_second & 1; next_second &= ~1; }
+                    wait_full(at.full_v + 8 * last, last_phase);
+                    if (!MANY && next_first < 0) break;
+                    if (in_turns) barrier_wait(at.turns + 8 * group, turn);
+                    turn ^= 1u;
+                    scores(place);
+                    values(last);
+                    if (in_turns) released(at.turns + 8 * (group ^ 1));
+                    products_wait<1>();
+                    products_are(x);
+                    released(at.empty_k + 8 * place);
+                    softmax(next_first, next_second, [&] {
+                        finish_values();
+                        released(at.empty_v + 8 * last);
+                        scale_sums<16>(keep, acc);
+                    });
+                    first = next_first;
+                    second = next_second;
+                    take_place();
+                }
+                values(last);
+                finish_values();
+                if (MANY) released(at.empty_v + 8 * last);
             }
-            values(last);
-            finish_values();
+            if (MANY && ++number < end) {
+                following = locate_tile(p, number);
+                barrier_among(2 + group, 128);
+                own_queries(following);
+            }
+            write_tile(p, t, m, factor, tops, dens, sums);
+            if (!MANY || number == end) break;
+            t = following;
         }
-        write_tile(p, t, m, factor, tops, dens, sums);
     }
 #endif
 }
@@ -6034,7 +6093,7 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_const
     const i64 unit = unit_at(p, t.b, t.head, u);
     const copier k_rows(p, t, true, 0);
     const unsigned own = k_at + (unsigned)piece_at(BLOCK, (int)threadIdx.x >> 3, (int)threadIdx.x & 7);
-    copy_queries<BLOCK>(p, t, (int)threadIdx.x >> 3, SAMPLE_THREADS / 8, chunks, q_at);
+    copy_queries<BLOCK>(p, t, (int)threadIdx.x >> 3, BLOCK, SAMPLE_THREADS / 8, chunks, q_at);
     copy_block<BLOCK, 0>(p, t, k_rows, block * BLOCK, chunks, own, true);
     copy_commit();
     if (p.stage != AT_MAXIMA && threadIdx.x < BLOCK) {
@@ -15414,18 +15473,27 @@ bool fill_tiles(call &c, i64 heads, i64 rows) {
 
 template <typename T> cudaError_t launch_tiles(call &c) {
     params &p = c.p;
-    const dim3 grid = grid_of({ p.tiles, c.g.kv_heads * p.tile_slices * p.v_slices, c.g.batch });
+    dim3 grid = grid_of({ p.tiles, c.g.kv_heads * p.tile_slices * p.v_slices, c.g.batch });
     cudaFuncAttributes compiled = {};
     const bool extras = p.soft_cap > 0.0f || p.slopes || !(p.scale > 0.0f);
     if (c.card.major == 9 && p.d <= 128 && p.dv <= 128 && !extras) {
-        const cudaError_t e = cudaFuncGetAttributes(&compiled, (const void *)k_prefill_groups<T>);
+        const cudaError_t e = cudaFuncGetAttributes(&compiled, (const void *)k_prefill_groups<T, false>);
         if (e != cudaSuccess) return e;
     }
     if (compiled.numRegs > 64) {                    /* else it is empty */
         groups_params all = {};
         (params &)all = p;
         find_boxes(c, &all);
-        return launch_ring<k_prefill_groups<T>>(c, all, grid, GROUPS_BYTES, 3 * 128, false);
+        /* six CTAs for each multiprocessor share the work well enough. An instance takes 5 kB of the
+           object without its code, so f16 has none */
+        const i64 most = (i64)grid.x * grid.y * grid.z / (6 * (i64)c.card.multiprocessors);
+        all.together = most < MOST_TOGETHER ? (int)most : MOST_TOGETHER;
+        if constexpr (std::is_same<T, __nv_bfloat16>::value)
+            if (p.is_sparse && all.box_keys && all.together > 1) {
+                grid.x = (unsigned)ceil_div(grid.x, all.together);
+                return launch_ring<k_prefill_groups<T, true>>(c, all, grid, GROUPS_BYTES, 3 * 128, false);
+            }
+        return launch_ring<k_prefill_groups<T, false>>(c, all, grid, GROUPS_BYTES, 3 * 128, false);
     }
     p.one_tile = c.card.shared < prefill_bytes(p.d, false) + (int)sizeof(screened);
     return launch_ring<k_prefill>(c, grid, prefill_bytes(p.d, p.one_tile), TILE_THREADS);

@@ -911,16 +911,27 @@ static void check_tiles(const problem &x, const standin_launch &l, const params 
     }
     const bool groups = standin.card->major == 9 && standin.warpgroups && p.d <= 128 && p.dv <= 128
                      && p.soft_cap == 0.0f && !p.slopes && p.scale > 0.0f;
+    const int64_t tiles = over(q_len + (sparse ? rows - 1 : 0), rows),
+                  others = a.k.shape[2] * slices * over(p.dv, 128);
+    int64_t together = 1;                           /* tiles of a CTA */
+    if (groups && sparse && l.parameters.size() == sizeof(groups_params)) {
+        groups_params all;
+        memcpy((void *)&all, l.parameters.data(), sizeof all);
+        together = tiles * others * a.q.shape[0] / (6 * standin.card->multiprocessors);
+        if (together > 4) together = 4;
+        CHECK_MSG(all.together == together, "%s: %d tiles together", name.c_str(), all.together);
+        if (!all.box_keys || together < 1 || a.q.dtype == SANTA_F16) together = 1;
+    }
     const std::string type = a.q.dtype == SANTA_F16 ? "__half" : "__nv_bfloat16",
-                      want = groups ? "k_prefill_groups<" + type + ">" : "k_prefill";
+                      many = together > 1 ? ", true>" : ", false>",
+                      want = groups ? "k_prefill_groups<" + type + many : "k_prefill";
     CHECK_MSG(name == want, "%s, want %s", name.c_str(), want.c_str());
     if (groups && l.parameters.size() == sizeof(groups_params)) check_boxes(x, l, name);
     CHECK_MSG(p.tile_heads == heads && p.tile_slices == slices && p.tile_rows == rows
                   && p.by_position == sparse && divides_by(p.by_tile_heads, heads)
                   && p.v_slices == over(p.dv, 128),
               "%s: tiles of %d rows, %d heads", name.c_str(), p.tile_rows, p.tile_heads);
-    check_grid(l, over(q_len + (sparse ? rows - 1 : 0), rows), a.k.shape[2] * slices * over(p.dv, 128),
-               a.q.shape[0], name);
+    check_grid(l, over(tiles, together), others, a.q.shape[0], name);
     CHECK_MSG(p.sixteens == (!a.block_table || a.k.shape[1] % 16 == 0), "%s: pages", name.c_str());
     CHECK_MSG(p.is_sparse == sparse
                   && (!sparse || (p.mask == o.mask && p.block_shift == (block == 64 ? 6 : 7))),
@@ -2172,6 +2183,14 @@ static void every_kernel(void) {
         x.a.first_tokens = 4;
         CHECK_STATUS(run(x), SANTA_OK);
     }
+    for (const standin_card &card : standin_cards)
+        for (int64_t q_len : {3000, 100000}) {      /* tiles of a CTA of their own, or together */
+            problem x = make({1, q_len, 8, 2, 100000, 128, 128, 0, SANTA_BF16, NHD}, SANTA_SAMPLE_ATTENTION);
+            x.a.causal = 1;
+            standin.card = &card;
+            standin.warpgroups = true;
+            CHECK_STATUS(run(x), SANTA_OK);
+        }
     for (const standin_card &card : standin_cards)
         for (int warpgroups = 0; warpgroups < 2; warpgroups++)
             for (santa_dtype type : {SANTA_F16, SANTA_BF16})
