@@ -484,6 +484,35 @@ static void sparse_poison(void) {
     }
 }
 
+/* Enough tiles that a CTA has several of them, each with blocks of its own, against the same sequence alone,
+   whose CTAs have one. */
+static void sparse_together(void) {
+    NEED_DEVICE();
+    for (int64_t page : {0, 64}) {
+        ref_spec s = prefill_spec(8, 2, test_quick ? 150 : 500, test_quick ? 300 : 700, 128);
+        s.batch = test_quick ? 2 : 110;
+        s.page_size = page;
+        s.ragged = 1;
+        santa_options o = options(SANTA_SAMPLE_ATTENTION, 0);
+        o.sample_attention.alpha_columns = o.sample_attention.alpha_slashes = 0.3;
+        o.sample_attention.dense_above = SANTA_NONE;
+        santa_clear_unused_options(&o);
+        problem p(s);
+        result whole, alone;
+        if (!run_on_gpu(p, o, &whole)) return;
+        CHECK_INT(whole.stats.dense_rows, 0);
+        const int64_t last = s.batch - 1;
+        s.batch = 1;
+        for (int64_t b : {(int64_t)0, last / 2, last}) {
+            s.first_sequence = b;
+            problem one(s);
+            if (!run_on_gpu(one, o, &alone)) return;
+            CHECK_MSG(alone.same_request(0, whole, b), "pages of %lld, sequence %lld alone", (long long)page,
+                      (long long)b);
+        }
+    }
+}
+
 static void prefill_graphs(void) {
     NEED_DEVICE();
     for (santa_method m : {SANTA_DENSE, SANTA_SAMPLE_ATTENTION}) {
@@ -531,6 +560,7 @@ static const test_case prefill_cases[] = {{"prefill_dense", prefill_dense},
                                           {"sparse_like_cpu", sparse_like_cpu},
                                           {"sparse_is_dense", sparse_is_dense},
                                           {"sparse_poison", sparse_poison},
+                                          {"sparse_together", sparse_together},
                                           {"prefill_graphs", prefill_graphs},
                                           {"prefill_errors", prefill_errors},
                                           {0, 0}};
