@@ -271,7 +271,7 @@
      and local tokens are found, word * size >> 32 each: of keys to take, or of keys to leave
      out where more than half of the free ones are to be taken.
    Known answer: seed 7, offset 65537, request 3, stream 0, head 5, row 0, index 2: 0x1825d098.
-   All 32 bits are used, not 24: with a million near-equal keys a 24-bit grid is a twelfth of
+   All 32 bits are used, not 24: with a million near-equal keys a 24-bit grid is a sixteenth of
    one key's mass.
    The request id defaults to the index in the batch; give request_ids to make a
    sequence's draws independent of its place. Vary offset from call to call (santa_offset(layer,
@@ -505,7 +505,7 @@
    - V as [kv_heads, d, n], tokens side by side: a.v.stride[1] = 1, stride[2] = d * n, stride[3] = n.
      Exact attention reads it by dot products; draws touch a cache line for each number.
    - A draft with draws, an exact check: draft each token with sys, then one call with method dense,
-     q_len = the drafted rows, causal = 1: it reads K and V once for all of them. examples/decode --draft
+     q_len = the drafted rows, causal = 1: it reads K and V once for all of them. build/decode --draft
      does it; of 4 tokens drafted with 64 draws the exact call kept 97 % there.
 
    >>options

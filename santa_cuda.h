@@ -43,7 +43,7 @@
                        f32 in two of f16 or bf16 (16 bits; with groups of up to two heads three, 24),
                        which fill slots that groups of up to 4 heads leave empty. Larger groups take
                        longer: of 8 heads, head_dim 128, dense 1.1 times reading k and v once,
-                       prop 1.5 times reading k; of 16 heads 1.9 and 2.6.
+                       prop 1.5 times reading k; of 16 heads more.
                        q8_0 and q4_0, either in k or v: dense takes 2.2 and 3.6 times as long as
                        reading them, prop 2.4 and 3.8 times as long as reading k, where head_dim (of
                        dense head_dim_v, too) is 64 or 128 and rows lie on 8 bytes, or on 4 if none
