@@ -459,13 +459,14 @@ static bool compare(problem &p, const santa_options &o, totals *t) {
     /* heads that one comb serves, and that one moved draw moves */
     const int64_t shared = o.method == SANTA_PPS ? s.heads / s.kv_heads : 1;
     double all_difference = 0.0, all_norm = 0.0;
-    int64_t off = 0, bad_lse = 0, too_far = 0;
+    int64_t off = 0, bad_lse = 0, too_far = 0, faint = 0;
     int moved = 0;
     for (int64_t b = 0; b < s.batch; b++)
         for (int64_t i = 0; i < s.q_len; i++)
             for (int64_t h = 0; h < s.heads; h++) {
                 double norm;
                 const double difference = apart(p, r, b, i, h, &norm);
+                faint += norm > 0.0 && sqrt(norm) < 1e-3 * v_max;
                 all_difference += difference;
                 all_norm += norm;
                 const int is_off = !(sqrt(difference) <= (1e-4 + eps) * sqrt(norm) + 1e-6 * v_max);
@@ -498,8 +499,8 @@ static bool compare(problem &p, const santa_options &o, totals *t) {
     }
     good &= CHECK_MSG(too_far == 0, "%s: %lld heads are farther off than moved draws can bring them", what,
                       (long long)too_far);
-    /* a moved draw shows in off, unless out is rounded too much */
-    if (off == 0 && eps * (double)o.num_samples < 0.6)
+    /* a moved draw shows in off, unless out is rounded too much, or a sink has left next to nothing of it */
+    if (off == 0 && faint == 0 && eps * (double)o.num_samples < 0.6)
         good &= CHECK_MSG(r.stats.v_rows_read == cpu.v_rows_read && r.stats.v_rows_head == cpu.v_rows_head,
                           "%s: stats of V differ", what);
     t->rows  += s.batch * s.q_len * s.heads / shared;
