@@ -17358,7 +17358,9 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->portions = (int)g.portions;
     p->rows = 1;
     p->slice_heads = PASS_HEADS;
-    p->dense_below = o->dense_below > g.keys ? (int)g.keys + 1 : (int)o->dense_below;
+    /* sample-attention that does not look at blocks is dense, and counts as such */
+    const i64 below = o->method == SANTA_SAMPLE_ATTENTION && !g.k_blocks ? INT64_MAX : o->dense_below;
+    p->dense_below = below > g.keys ? (int)g.keys + 1 : (int)below;
     p->is_short = p->dense_below && !g.short_splits;
     if (o->scores == SANTA_SCORES_PROXY) fill_proxy(a, &o->proxy, g.copy, p);
     if (o->method == SANTA_SAMPLE_ATTENTION) fill_sparse(o->sample_attention, g, p);

@@ -453,6 +453,18 @@ static void sparse_is_dense(void) {
     santa_options o = options(SANTA_SAMPLE_ATTENTION, 0);
     if (!run_on_gpu(bad, options(SANTA_DENSE, 0), &x) || !run_on_gpu(bad, o, &y)) return;
     for (int64_t h = 0; h < 4; h++) CHECK(y.same_row(0, 199, h, x, 0));
+    /* calls of few rows run dense, and say so; rows without keys are none */
+    for (int64_t q_len : {1, 5, 31}) {
+        s.q_len = q_len;
+        problem few(s);
+        santa_stats cpu;
+        if (!run_on_gpu(few, options(SANTA_DENSE, 0), &x) || !run_on_gpu(few, o, &y)
+            || !ref_run(&few, &o, &cpu))
+            return;
+        CHECK(y.same(x));
+        CHECK_INT(y.stats.dense_rows, cpu.dense_rows);
+        CHECK(y.stats.rows == cpu.rows && y.stats.keys == cpu.keys && cpu.dense_rows > 0);
+    }
 }
 
 /* NaN in the blocks that a mask leaves out; the mask that came out, given back, gives the same
