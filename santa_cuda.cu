@@ -2102,9 +2102,11 @@ __device__ __forceinline__ float quick_cap(float x, float cap) {
 }
 
 /* With p.special, of heads 2 c + e and keys key + h: the sum of q's parts, soft cap and ALiBi. Where a part
-   has fewer slots than 8, heads are there again in the others. */
+   has fewer slots than 8, heads are there again in the others. A key before `begin` or behind `last`
+   is the nearest one there, as its row is. */
 __device__ __forceinline__ void finish_products(const params &p, float unscale, int head, int heads,
-                                                int key, int position, float y[2][2]) {
+                                                int key, int position, float y[2][2],
+                                                int begin = INT32_MIN, int last = INT32_MAX) {
     const int c = threadIdx.x & 3;
     /* an infinity of K times a lower part may be no number, and adds nothing */
     const auto sum = [](float high, float low) { return fabsf(high) <= FLT_MAX ? high + low : high; };
@@ -2126,7 +2128,10 @@ __device__ __forceinline__ void finish_products(const params &p, float unscale, 
         const int own = (2 * c + i / 2) & ((1 << p.part_shift) - 1);
         float x = y[0][0] * (p.scale * unscale);
         if (p.soft_cap > 0.0f) x = quick_cap(x, p.soft_cap);
-        if (p.slopes) x += (own < heads ? p.slopes[head + own] : 0.0f) * (float)(key + i % 2 - position);
+        if (p.slopes) {
+            const int at = min(max(key + i % 2, begin), last);
+            x += (own < heads ? p.slopes[head + own] : 0.0f) * (float)(at - position);
+        }
         y[0][0] = y[0][1];
         y[0][1] = y[1][0];
         y[1][0] = y[1][1];
@@ -4363,9 +4368,9 @@ k_dense(const __grid_constant__ params p) {
             if (++slot == STEPS) slot = 0;
             if (i < 4) {
                 row_dots<K, C>(p, q, rows, y);
-                if (__builtin_expect(p.special, 0))
+                if (__builtin_expect(p.special, 0)) /* of quarters s has these keys in others' places, too */
                     finish_products(p, q.unscale, head, heads, x.block * BLOCK + 8 * r + 2 * i, x.position,
-                                    y);
+                                    y, x.begin, x.end - 1);
 #pragma unroll
                 for (int k = 0; k < 8; k++)
 #pragma unroll

@@ -760,6 +760,20 @@ static void extras(void) {
         s.k_type = s.v_type = type;
         compare_all(s, 64, "k_scale, v_scale", 0.37f, 5.5f);
     }
+    /* ALiBi so steep that a key behind the last one, or before the window, would outweigh all */
+    for (santa_dtype type : {SANTA_BF16, SANTA_E4M3})
+        for (int64_t len : {1, 5, 70, 200})
+            for (float slope : {50.0f, -50.0f}) {
+                ref_spec s = spec16(8, 2, len, 64);
+                s.k_type = s.v_type = type;
+                s.alibi  = 1;
+                s.window = 3;
+                problem p(s);
+                totals t = {0, 0, 0};
+                for (int h = 0; h < 8; h++) p.slopes[h] = slope;
+                for (santa_method m : METHODS) compare(p, options(m, 64), &t);
+                check_totals(t, "steep ALiBi");
+            }
 }
 
 /* Parts of longer contexts: positions count from the context's end, the part's end or neither. */
