@@ -1811,13 +1811,13 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
             else unpack16<__nv_bfloat16>(y[i], x[i]);
     }
     if (eight_bits<K> && !(p.q_parts && !LO)) {
-        /* a power of two, exact; one for all heads: it is undone after the mma */
+        /* a power of two, exact; one for all heads, to 2^-39 of the largest: it is undone after the mma */
 #pragma unroll
         for (int i = 0; i < 8 * C; i++) m = fmaxf(m, fabsf(x[i / 8][i % 8]));
 #pragma unroll
         for (int o = 1; o < 32; o <<= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
         if (m > 1e-30f && m < 1e30f) {
-            const unsigned above = (__float_as_uint(m) >> 23) - 126u;             /* m < 2^above */
+            const unsigned above = (__float_as_uint(m) >> 23) - 141u;             /* m < 2^(above + 15) */
             up = __uint_as_float((127u - above) << 23);
             q.unscale = __uint_as_float((127u + above) << 23);
         }

@@ -41,9 +41,11 @@
                        soft cap and ALiBi, too; f32 with such rows, head_dim a multiple of 4, from
                        128 on, groups of up to 8 heads. A q that k's type cannot hold comes in parts:
                        f32 in two of f16 or bf16 (16 bits; with groups of up to two heads three, 24),
-                       which fill slots that groups of up to 4 heads leave empty. Larger groups take
-                       longer: of 8 heads, head_dim 128, dense 1.1 times reading k and v once,
-                       prop 1.5 times reading k; of 16 heads more.
+                       which fill slots that groups of up to 4 heads leave empty. With k of f16 or 8 bits
+                       a q of another type is rounded to about 2^-38 of the largest finite number that
+                       up to 8 heads of its group have: heads whose q differ by 1e9 and more do not go
+                       together. Larger groups take longer: of 8 heads, head_dim 128, dense 1.1 times
+                       reading k and v once, prop 1.5 times reading k; of 16 heads more.
                        q8_0 and q4_0, either in k or v: dense takes 2.2 and 3.6 times as long as
                        reading them, prop 2.4 and 3.8 times as long as reading k, where head_dim (of
                        dense head_dim_v, too) is 64 or 128 and rows lie on 8 bytes, or on 4 if none

@@ -774,6 +774,19 @@ static void extras(void) {
                 for (santa_method m : METHODS) compare(p, options(m, 64), &t);
                 check_totals(t, "steep ALiBi");
             }
+    /* a head whose q is far larger than that of the others that share its tensor core */
+    for (santa_dtype type : {SANTA_F16, SANTA_E4M3, SANTA_E5M2})
+        for (santa_method m : {SANTA_DENSE, SANTA_PROP}) {
+            ref_spec s = spec16(4, 1, 70, 64);
+            s.k_type = s.v_type = type;
+            problem p(s);
+            ref_set(&p.a.q, 0, 0, 0, 3, 1e7);
+            const santa_options o = options(m, 16);
+            santa_stats cpu;
+            result r;
+            if (!run_on_gpu(p, o, &r) || !ref_run(&p, &o, &cpu)) return;
+            for (int h = 1; h < 4; h++) CHECK_NEAR((double)r.lse[(size_t)h], (double)p.lse[h], 1e-3, 0.0);
+        }
 }
 
 /* Parts of longer contexts: positions count from the context's end, the part's end or neither. */
