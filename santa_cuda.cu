@@ -1811,7 +1811,8 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
             else unpack16<__nv_bfloat16>(y[i], x[i]);
     }
     if (eight_bits<K> && !(p.q_parts && !LO)) {
-        /* a power of two, exact; one for all heads, to 2^-39 of the largest: it is undone after the mma */
+        /* a power of two, exact to 2^-39 of the largest; one for all heads: it is undone after
+           the mma */
 #pragma unroll
         for (int i = 0; i < 8 * C; i++) m = fmaxf(m, fabsf(x[i / 8][i % 8]));
 #pragma unroll
@@ -4368,7 +4369,7 @@ k_dense(const __grid_constant__ params p) {
             if (++slot == STEPS) slot = 0;
             if (i < 4) {
                 row_dots<K, C>(p, q, rows, y);
-                if (__builtin_expect(p.special, 0)) /* of quarters s has these keys in others' places, too */
+                if (__builtin_expect(p.special, 0)) /* quarters: s has these in others' places, too */
                     finish_products(p, q.unscale, head, heads, x.block * BLOCK + 8 * r + 2 * i, x.position,
                                     y, x.begin, x.end - 1);
 #pragma unroll

@@ -499,7 +499,8 @@ static bool compare(problem &p, const santa_options &o, totals *t) {
     }
     good &= CHECK_MSG(too_far == 0, "%s: %lld heads are farther off than moved draws can bring them", what,
                       (long long)too_far);
-    /* a moved draw shows in off, unless out is rounded too much, or a sink has left next to nothing of it */
+    /* a moved draw shows in off, unless out is rounded too much, or a sink has left next to
+       nothing of it */
     if (off == 0 && faint == 0 && eps * (double)o.num_samples < 0.6)
         good &= CHECK_MSG(r.stats.v_rows_read == cpu.v_rows_read && r.stats.v_rows_head == cpu.v_rows_head,
                           "%s: stats of V differ", what);
