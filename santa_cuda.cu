@@ -627,7 +627,7 @@ struct screened { unsigned of_warp[4]; };
 /* k_prefill_groups: for each place of K, then of V, a barrier that it is full, then that it is empty; first
    keys of the blocks in it, or -1: the end; the same as in screened. The tiles are beside it, from a
    multiple of 1 KB on: q, the places of K, those of V. */
-enum { PLACES = 3, PLACE_BYTES = 128 * 256, MOST_TOGETHER = 4 };
+enum { PLACES = 3, PLACE_BYTES = 128 * 256, OWN_TILES = 4 };
 struct groups_memory {
     u64 barrier[4 * PLACES + 4];                    /* queries are there, V has landed; a group's turn */
     int first[PLACES][2];
@@ -641,7 +641,7 @@ enum { GROUPS_BYTES = (1 + 2 * PLACES) * PLACE_BYTES + 1024 };
 struct groups_params : params {
     CUtensorMap k_map, v_map;
     int box_keys;
-    int together;                                   /* MANY: tiles of a CTA, but for the last one */
+    int own_tiles;                                  /* MANY: of a CTA, but for the last one */
 };
 /* k_sample: q and two tiles of K. Each CTA has SAMPLE_BLOCKS blocks of a unit. */
 enum { SAMPLE_THREADS = 128, SAMPLE_BLOCKS = 32 };
@@ -2103,8 +2103,8 @@ __device__ __forceinline__ float quick_cap(float x, float cap) {
 }
 
 /* With p.special, of heads 2 c + e and keys key + h: the sum of q's parts, soft cap and ALiBi. Where a part
-   has fewer slots than 8, heads are there again in the others. A key before `begin` or behind `last`
-   is the nearest one there, as its row is. */
+   has fewer slots than 8, heads are there again in the others. A key before `begin` or behind
+   `last` is the nearest one there, as its row is. */
 __device__ __forceinline__ void finish_products(const params &p, float unscale, int head, int heads,
                                                 int key, int position, float y[2][2],
                                                 int begin = INT32_MIN, int last = INT32_MAX) {
@@ -3037,6 +3037,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
     const unsigned from = blockIdx.x * p.steps + min(blockIdx.x, p.longer);
     const unsigned end = (from + p.steps + (blockIdx.x < p.longer)) * SCORE_WARPS;
     cursor in, x;
+    in.b = in.kv = 0;                               /* key_base reads them in a warp without blocks, too */
     in.w = from * SCORE_WARPS + warp;
     settle(p, end, in);
     x = in;
@@ -3134,7 +3135,8 @@ __device__ __forceinline__ double block_mass(float2 x, float m) {
     return x.x < MASK_LIMIT && x.y == x.y ? 0.0 : (double)pow2(x.x - m) * (double)x.y;
 }
 
-/* exp(x - the larger of x and y): what a double's exp adds to a float's is lost in the sum that follows. */
+/* exp(x - the larger of x and y): what a double's exp adds to a float's is lost in the sum that
+   follows. */
 __device__ __forceinline__ float exp_below(double x, double y) { return expf((float)fmin(x - y, 0.0)); }
 
 /* The keys' share of the mass beside an optional sink (santa__lse of santa.h). m in base 2. */
@@ -3149,8 +3151,8 @@ __device__ __forceinline__ double sink_share(const params &p, int head, float m,
     return p.sinks ? sink_share_of(p, head, m, total) : 1.0;
 }
 
-/* Natural log-sum-exp, sink included; NaN for a bad row. The logarithm is a float's of a number from 1 to
-   2, beside an exponent: right to 1e-7, in a tenth of the code of a double's. */
+/* Natural log-sum-exp, sink included; NaN for a bad row. The logarithm is a float's of a number
+   from 1 to 2, beside an exponent: right to 1e-7, in a third of the code. */
 __device__ __noinline__ float head_lse(const params &p, int head, float m, double total) {
     const double natural = (double)m * 0.69314718055994530942;
     double top = natural, t = total;
@@ -4954,8 +4956,8 @@ struct tile {
 
 __device__ __forceinline__ int floor_mod(int a, int b) { const int x = a % b; return x < 0 ? x + b : x; }
 
-/* Grid: (tiles of rows, KV head x slice of its group x 128 columns, batch), the longest rows first, which
-   are number 0. */
+/* Grid: (tiles of rows, KV head x slice of its group x 128 columns, batch), the longest rows
+   first, which are number 0. */
 __device__ __forceinline__ tile locate_tile(const params &p, int number) {
     tile t;
     const int columns = (int)blockIdx.y % p.v_slices, rest = (int)blockIdx.y / p.v_slices,
@@ -5199,7 +5201,8 @@ __device__ __forceinline__ void copy_block(const params &p, const tile &t, const
         }
 }
 
-/* The queries of a tile, likewise, by threads eight of which have a line: m, m + step and so on. */
+/* The queries of a tile, likewise, by threads eight of which have a line: m, m + step and so
+   on. */
 template <int LINES>
 __device__ __forceinline__ void copy_queries(const params &p, const tile &t, int m, int end, int step,
                                              int chunks, unsigned to) {
@@ -5760,9 +5763,9 @@ __device__ __forceinline__ void touch_pair(const params &p, const tile &t, const
 }
 
 /* The same by the tensor copy engine: warp 0 sends. The others wait for what is to be touched, or the end:
-   they may not wait for places, as they could be a round behind, where a parity means the opposite.
-   MANY: tiles from `number` on until `end`, whose pairs follow each other; the last one of a tile says so,
-   a tile without any has one of no blocks. */
+   they may not wait for places, as they could be a round behind, where a parity means the
+   opposite. MANY: tiles from `number` on until `end`, whose pairs follow each other; the last one
+   of a tile says so, a tile without any has one of no blocks. */
 template <bool MANY>
 __device__ __forceinline__ void send_boxes(const groups_params &p, tile t, int number, int end,
                                            const places &at, groups_memory &s) {
@@ -5830,10 +5833,10 @@ __device__ __forceinline__ void send_boxes(const groups_params &p, tile t, int n
    Barriers: full and empty for each place. Copies arrive by themselves; only V of blocks that some query
    does not see wholly is waited for, to be screened. By boxes, keys of a block that no query sees come with
    it as they are.
-   MANY: of sparse tiles, which are short, a CTA has `together`, by boxes. K and V of the next one are on
-   their way during the end of the last, and a group goes on without the other. A group copies its queries
-   itself, once its products with K are done. Barriers beside those: 2 + group, that all of it are done with
-   the queries, and that the next ones are there. */
+   MANY: of sparse tiles, which are short, a CTA has own_tiles, by boxes. K and V of the next one
+   are on their way during the end of the last, and a group goes on without the other. A group
+   copies its queries itself, once its products with K are done. Barriers beside those: 2 + group,
+   that all of it are done with the queries, and that the next ones are there. */
 template <typename T, bool MANY>
 __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_constant__ groups_params p) {
 #if HAS_WARPGROUPS
@@ -5846,8 +5849,8 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
     const places at = { base, base + PLACE_BYTES, base + (1 + PLACES) * PLACE_BYTES,
                         barriers, barriers + 8 * PLACES, barriers + 16 * PLACES, barriers + 24 * PLACES,
                         barriers + 32 * PLACES, barriers + 32 * PLACES + 8, barriers + 32 * PLACES + 16 };
-    int number = (MANY ? p.together : 1) * (int)blockIdx.x;
-    const int end = MANY ? min(number + p.together, p.tiles) : number + 1;
+    int number = (MANY ? p.own_tiles : 1) * (int)blockIdx.x;
+    const int end = MANY ? min(number + p.own_tiles, p.tiles) : number + 1;
     tile t = locate_tile(p, number);
     if (!MANY && t.rows == 0) return;
     const bool boxes = MANY || p.box_keys != 0;
@@ -8336,8 +8339,8 @@ k_proxy_scores(const __grid_constant__ params p) {
             s.middle[warp] = unit * (p.copy.bits == 4 ? 7.5f : 1.5f) * (float)sum;
         }
     }
-    /* only now: behind the ring's bytes the query's code and parameters would wait, behind those of the
-       next kernel the ring's */
+    /* only now: behind the ring's bytes the query's code and parameters would wait, behind those
+       of the next kernel the ring's */
     int ahead = first + warp;
 #pragma unroll 1
     for (int i = 0; i < p.ring_slots; i++, ahead += SCORE_WARPS) if (ahead < last) fill(ahead, i);
@@ -15490,13 +15493,13 @@ template <typename T> cudaError_t launch_tiles(call &c) {
         groups_params all = {};
         (params &)all = p;
         find_boxes(c, &all);
-        /* six CTAs for each multiprocessor share the work well enough. An instance takes 5 kB of the
-           object without its code, so f16 has none */
+        /* six CTAs for each multiprocessor share the work well enough. An instance takes 5 kB of
+           the object without its code, so f16 has none */
         const i64 most = (i64)grid.x * grid.y * grid.z / (6 * (i64)c.card.multiprocessors);
-        all.together = most < MOST_TOGETHER ? (int)most : MOST_TOGETHER;
+        all.own_tiles = most < OWN_TILES ? (int)most : OWN_TILES;
         if constexpr (std::is_same<T, __nv_bfloat16>::value)
-            if (p.is_sparse && all.box_keys && all.together > 1) {
-                grid.x = (unsigned)ceil_div(grid.x, all.together);
+            if (p.is_sparse && all.box_keys && all.own_tiles > 1) {
+                grid.x = (unsigned)ceil_div(grid.x, all.own_tiles);
                 return launch_ring<k_prefill_groups<T, true>>(c, all, grid, GROUPS_BYTES, 3 * 128, false);
             }
         return launch_ring<k_prefill_groups<T, false>>(c, all, grid, GROUPS_BYTES, 3 * 128, false);

@@ -466,7 +466,7 @@ static bool compare(problem &p, const santa_options &o, totals *t) {
             for (int64_t h = 0; h < s.heads; h++) {
                 double norm;
                 const double difference = apart(p, r, b, i, h, &norm);
-                faint += norm > 0.0 && sqrt(norm) < 1e-3 * v_max;
+                faint += s.sinks && norm > 0.0 && sqrt(norm) < 1e-3 * v_max;
                 all_difference += difference;
                 all_norm += norm;
                 const int is_off = !(sqrt(difference) <= (1e-4 + eps) * sqrt(norm) + 1e-6 * v_max);

@@ -919,7 +919,7 @@ static void check_tiles(const problem &x, const standin_launch &l, const params 
         memcpy((void *)&all, l.parameters.data(), sizeof all);
         together = tiles * others * a.q.shape[0] / (6 * standin.card->multiprocessors);
         if (together > 4) together = 4;
-        CHECK_MSG(all.together == together, "%s: %d tiles together", name.c_str(), all.together);
+        CHECK_MSG(all.own_tiles == together, "%s: %d tiles together", name.c_str(), all.own_tiles);
         if (!all.box_keys || together < 1 || a.q.dtype == SANTA_F16) together = 1;
     }
     const std::string type = a.q.dtype == SANTA_F16 ? "__half" : "__nv_bfloat16",
@@ -2190,7 +2190,8 @@ static void every_kernel(void) {
     }
     for (const standin_card &card : standin_cards)
         for (int64_t q_len : {3000, 100000}) {      /* tiles of a CTA of their own, or together */
-            problem x = make({1, q_len, 8, 2, 100000, 128, 128, 0, SANTA_BF16, NHD}, SANTA_SAMPLE_ATTENTION);
+            problem x =
+                make({1, q_len, 8, 2, 100000, 128, 128, 0, SANTA_BF16, NHD}, SANTA_SAMPLE_ATTENTION);
             x.a.causal = 1;
             standin.card = &card;
             standin.warpgroups = true;

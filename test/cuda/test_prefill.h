@@ -496,8 +496,8 @@ static void sparse_poison(void) {
     }
 }
 
-/* Enough tiles that a CTA has several of them, each with blocks of its own, against the same sequence alone,
-   whose CTAs have one. */
+/* Enough tiles that a CTA has several of them, each with blocks of its own, against the same
+   sequence alone, whose CTAs have one. */
 static void sparse_together(void) {
     NEED_DEVICE();
     for (int64_t page : {0, 64}) {
@@ -519,8 +519,8 @@ static void sparse_together(void) {
             s.first_sequence = b;
             problem one(s);
             if (!run_on_gpu(one, o, &alone)) return;
-            CHECK_MSG(alone.same_request(0, whole, b), "pages of %lld, sequence %lld alone", (long long)page,
-                      (long long)b);
+            CHECK_MSG(alone.same_request(0, whole, b), "pages of %lld, sequence %lld alone",
+                      (long long)page, (long long)b);
         }
     }
 }
