@@ -6289,7 +6289,7 @@ static float santa__sizes_error(const santa__job *j, const santa__mass *x, const
     }
     if (n == 0 && x->sure > 1.0 - 1e-5) return 0.0f;                  /* all that counts is sure */
     if (n < 2) return santa__inf();
-    for (i = 0; i < l->rows && x->sure >= SANTA__ANCHOR && sure > 0.0; i++) {
+    for (i = 0; i < l->rows && x->sure >= SANTA__ANCHOR && sure != 0.0; i++) {
         if (x->chance[i] < 1.0f) continue;
         santa__load_row(&j->v, j->kernel, l->index[i], row);
         for (c = 0; c < dv; c++) anchor[c] += (float)((double)weight[i] / sure) * row[c];

@@ -7306,7 +7306,8 @@ __device__ __forceinline__ void butterfly(float &a, float &b) {
     b = __fsub_rn(x, y);
 }
 
-/* The keys of the range's block `index`, and where its copy goes: NULL if there is no such block. */
+/* The keys of the range's block `index`, and where its copy goes; if there is no such block K's
+   start and NULL. */
 struct encoded_block { const char *k; char *to; int first; };
 __device__ __forceinline__ encoded_block block_to_encode(const params &p, i64 index) {
     const int b = blockIdx.z, kv = blockIdx.y;
@@ -7314,9 +7315,9 @@ __device__ __forceinline__ encoded_block block_to_encode(const params &p, i64 in
     const i64 from = p.from < 0 ? max(len + p.from, (i64)0) : p.from,
           to = p.from < 0 ? len : min(p.to, len);
     const i64 first = ((from >> p.copy.shift) + index) << p.copy.shift;
-    if (first + p.copy.keys > to) return { nullptr, nullptr, 0 };
+    if (first + p.copy.keys > to) return { p.k, nullptr, 0 };
     const i64 at = row_offset(p, p.k_stride, b, (int)first);
-    if (at == NO_ROW) return { nullptr, nullptr, 0 };
+    if (at == NO_ROW) return { p.k, nullptr, 0 };
     return { p.k + at + kv * p.k_stride[2], copied_block(p, b, kv, (int)first), (int)first };
 }
 
@@ -7820,7 +7821,7 @@ __device__ __forceinline__ proxy_range copied_range(const params &p, int b) {
     }
     const int most = min(known, min(all_end - min(p.local_tokens, max(all_end, 0)), r.end));
     r.from = r.begin + min(max(p.sink_tokens - (r.begin - all_begin), 0), r.end - r.begin);
-    r.to = most >> p.copy.shift << p.copy.shift;
+    r.to = (int)((unsigned)(most >> p.copy.shift) << p.copy.shift);
     if (r.to <= r.from) r.from = r.to = r.end;
     return r;
 }

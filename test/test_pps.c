@@ -231,6 +231,53 @@ static void edges(void) {
     ref_free(&x);
 }
 
+/* std_error of each draw against its formula in float64. With few draws the weights of the keys that are
+   not sure may add up to more than 1 and the sure ones' mass, whose weights are below 0 then. */
+static void error_formula(void) {
+    const int64_t samples = 3;
+    double        p[HEADS * KEYS], worst = 0.0;
+    int           below = 0, compared = 0;
+    ref_problem   x;
+    santa_options o = ref_options(SANTA_PPS, samples, test_seed);
+    group_make(&x, p, 3.0, 5);
+    x.a.std_error = x.std_error;
+    for (int64_t i = 0; i < (test_quick ? 200 : 1000); i++) {
+        o.offset = (uint64_t)i;
+        if (!ref_run(&x, &o, NULL)) break;
+        for (int64_t h = 0; h < HEADS; h++) {
+            double mass = 0.0, sure = 0.0, open = 0.0, mean[KEYS] = {0.0}, total = 0.0, n = 0.0;
+            for (int64_t j = 0; j < KEYS; j++)
+                if ((double)samples * largest(p, j) >= 1.0) {
+                    mass += p[h * KEYS + j];
+                    sure += weight_of(&x, h, j);
+                }
+            if (mass < 0.26) continue;              /* they take up what is missing above a quarter */
+            /* v_j, a unit vector, counts from the sure keys' mean a: w (e_j - a) */
+            for (int step = 0; step < 3; step++)    /* sum of 1 - pi, their mean, distances from it */
+                for (int64_t j = 0; j < KEYS; j++) {
+                    const double rest = 1.0 - (double)samples * largest(p, j), w = weight_of(&x, h, j);
+                    double       square = 0.0;
+                    if (rest <= 0.0 || w == 0.0) continue;
+                    if (step == 0) { open += rest; n += 1.0; }
+                    for (int64_t c = 0; c < KEYS && step; c++) {
+                        const double is_sure = (double)samples * largest(p, c) >= 1.0,
+                                     y = w * ((double)(j == c) - is_sure * p[h * KEYS + c] / mass);
+                        if (step == 1) mean[c] += rest / open * y;
+                        else square += (y - mean[c]) * (y - mean[c]);
+                    }
+                    total += rest * square;
+                }
+            if (n < 2.0) continue;
+            below += sure < 0.0;
+            compared++;
+            worst = fmax(worst, fabs((double)x.std_error[h] / sqrt(total * n / (n - 1.0)) - 1.0));
+        }
+    }
+    printf("        %d heads, %d with weights below 0: at most %.1e off\n", compared, below, worst);
+    CHECK(worst < 1e-3 && below > 3 && compared > 3 * below);
+    ref_free(&x);
+}
+
 /* What std_error says against what the error is, over groups and draws. */
 static void error_bar(void) {
     const int64_t draws = test_quick ? 300 : 1000, dv = 16;
@@ -263,5 +310,6 @@ const test_case suite_pps[] = {
     {"rows and error beside sys", beside_sys},
     {"unread rows, NaN, all keys, equal scores", edges},
     {"std_error", error_bar},
+    {"std_error of each draw", error_formula},
     {0, 0}
 };
