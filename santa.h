@@ -128,6 +128,7 @@
    SANTA_TOP_K       softmax over the num_samples highest scores; ties go to the lower index.
                      Biased.
    SANTA_TOP_P       softmax over the fewest highest scores whose mass reaches top_p. Biased.
+                     The sum is rounded: at top_p = 1 keys of the last 1e-7 or so may be left out.
    SANTA_VATTENTION  sink + local + heavy tokens exactly, the rest by a uniform sample without
                      replacement whose size comes from (epsilon, delta) (vAttention section 4).
                      A ratio of estimates: consistent, not unbiased. With
