@@ -589,7 +589,7 @@ extern "C" {
     X(ERR_SOFT_CAP,            "soft_cap is negative, NaN or infinite")                                    \
     X(ERR_WINDOW,              "window is negative")                                                       \
     X(ERR_FIRST_TOKENS,                                                                                    \
-      "first_tokens is not in [0, 2^31 - 1], there is no window, or kv_start in a context's later part")   \
+      "first_tokens is not in [0, 2^31 - 1], has no window, or goes with kv_start into a later part")      \
     X(ERR_FIRST_TOKENS_METHOD, "first_tokens are not for vattention, saap, sample-attention, a copy of K") \
     X(ERR_SINKS,               "an attention sink is NaN or +infinity")                                    \
     X(ERR_ALIBI,               "an ALiBi slope is NaN or infinite")                                        \
@@ -3327,7 +3327,9 @@ static santa_status santa__check_contents(const santa_attention *a, const santa_
     if (a->key_list && (s = santa__check_key_entries(a)) != SANTA_OK) return s;
     for (b = 0; a->kv_start && b < a->q.shape[0]; b++) {
         if (a->kv_start[b] < 0 || a->kv_start[b] > santa__seq_len(a, b)) return SANTA_ERR_KV_START;
-        if (a->first_tokens && a->context_lens && a->first_key && a->kv_start[b])
+        if (a->first_tokens && a->context_lens && a->kv_start[b]
+            && (a->first_key || (a->context_lens[b] > santa__seq_len(a, b)
+                                 && a->kv_start[b] + a->first_tokens > santa__seq_len(a, b))))
             return SANTA_ERR_FIRST_TOKENS;
     }
     for (b = 0; a->context_lens && b < a->q.shape[0]; b++)

@@ -619,6 +619,9 @@ static void score_extras(void) {
     BAD(ERR_FIRST_TOKENS, a.first_key = 10; a.context_lens = context; a.window = 9; a.first_tokens = 4;
         context[1]++; a.kv_start = padding);
     GOOD(a.context_lens = context; a.window = 9; a.first_tokens = 4; a.kv_start = padding);
+    GOOD(a.context_lens = context; a.window = 9; a.first_tokens = LEN - 5; a.kv_start = padding);
+    BAD(ERR_FIRST_TOKENS, a.context_lens = context; a.window = 9; a.first_tokens = LEN - 4; a.kv_start = padding);
+    GOOD(a.window = 9; a.first_tokens = LEN - 4; a.kv_start = padding);
     GOOD(a.first_key = 10; a.context_lens = context; a.window = 9; a.first_tokens = 4; a.kv_start = padding;
          padding[1] = 0);
     static int32_t start[BATCH];
