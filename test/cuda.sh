@@ -79,9 +79,10 @@ launches() {
     cell "kernels on an emulated GPU, all tests" emulated g++ -O1 -- --quick
     # shellcheck disable=SC2086
     cell "kernels on an emulated sm_86, clang++" emulated_older clang++ -O1 -D__CUDA_ARCH__=800 -- $EMULATED every_kernel
+    # What nobody wrote is the same in every run, so that a mistake shows in all of them or in none.
     # shellcheck disable=SC2086
     cell "kernels on an emulated GPU, ASan and UBSan" emulated g++ -O1 -g1 -fsanitize=address,undefined \
-        -fno-sanitize=enum -fno-sanitize-recover=all -- $SANITIZED
+        -fno-sanitize=enum -fno-sanitize-recover=all -ftrivial-auto-var-init=pattern -- $SANITIZED
     cell "launches on a stand-in runtime, clang++, ASan and UBSan" launches_with clang++ -O0 -g \
         -fsanitize=address,undefined -fno-sanitize=enum -fno-sanitize-recover=all
 }

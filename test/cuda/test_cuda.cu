@@ -1278,6 +1278,94 @@ static void random_problems(void) {
     check_totals(mixed, "random_problems, q and k of two types");
 }
 
+/* Methods with what may go with them, in one call what else has a case of its own, against the CPU: windows
+   with first tokens, left padding, a part of a longer context, error bars, a NaN in q. Few draws and
+   selected keys may move, and with them a whole group of pps or vattention. */
+static void random_methods(void) {
+    NEED_DEVICE();
+    const santa_method methods[] = {SANTA_PPS, SANTA_TOP_K, SANTA_TOP_P, SANTA_VATTENTION,
+                                    SANTA_DENSE, SANTA_STRAT, SANTA_SYS, SANTA_FLASH};
+    const int problems = test_quick ? 60 : 500;
+    int64_t compared = 0, rows = 0, off = 0, off_lse = 0, bars = 0, off_bars = 0, nans = 0;
+    for (int i = 0; i < problems; i++) {
+        test_rng  rng = test_rng_make(9000 + (uint64_t)i);
+        ref_spec  s = random_spec(&rng, 9000 + (uint64_t)i);
+        if (test_below(&rng, 2)) s.out_type = SANTA_F32;
+        problem   p(s);
+        santa_options o = options(methods[i % 8], pick(&rng, {1, 3, 16, 64, 128, 300}));
+        std::vector<int32_t> start, context;
+        const auto len = [&](int64_t b) { return p.a.seq_lens ? (int64_t)p.a.seq_lens[b] : s.len; };
+        if (test_below(&rng, 3) == 0) {
+            for (int64_t b = 0; b < s.batch; b++) start.push_back((int32_t)test_below(&rng, len(b) + 1));
+            p.a.kv_start = start.data();
+        } else if (test_below(&rng, 3) == 0) {
+            p.a.first_key = test_below(&rng, 500);
+            for (int64_t b = 0; b < s.batch; b++)
+                context.push_back((int32_t)(p.a.first_key + len(b) + test_below(&rng, 40)));
+            p.a.context_lens = context.data();
+        }
+        if (s.window && test_below(&rng, 2)) p.a.first_tokens = 1 + test_below(&rng, 60);
+        if (o.method == SANTA_SYS && test_below(&rng, 2)) o.num_combs = 2;
+        if (o.method == SANTA_VATTENTION) {
+            o.vattention.sink_tokens  = pick(&rng, {0, SANTA_NONE, 4});
+            o.vattention.local_tokens = pick(&rng, {0, SANTA_NONE, 9});
+            o.vattention.heavy_tokens = pick(&rng, {0, SANTA_NONE, 20});
+            o.vattention.guarantee    = (santa_guarantee)test_below(&rng, 2);
+        }
+        const bool has_bars = test_below(&rng, 2) && !(santa_method_traits(o.method) & SANTA_BIASED);
+        if (has_bars) p.a.std_error = p.std_error;
+        const bool has_nan = o.method != SANTA_VATTENTION && test_below(&rng, 5) == 0;
+        if (has_nan)
+            ref_set(&p.a.q, test_below(&rng, s.batch), test_below(&rng, s.q_len), test_below(&rng, s.heads),
+                    test_below(&rng, s.head_dim), (double)test_nan());
+        if (santa_check(&p.a, &o) != SANTA_OK) continue;
+        on_gpu g(p.a, o);
+        if (santa_check(&g.a, &g.o) != SANTA_OK) continue;
+        santa_stats cpu;
+        if (!g.run() || !ref_run(&p, &o, &cpu)) { print_problem(s, o, i); return; }
+        const result r = g.get();
+        const double eps = s.out_type == SANTA_F32 ? 0.0 : 2.0 * ref_epsilon(s.out_type),
+                     v_max = largest_row_of_v(p);
+        int64_t other_nans = 0;
+        compared++;
+        for (int64_t b = 0; b < s.batch; b++)
+            for (int64_t q = 0; q < s.q_len; q++)
+                for (int64_t h = 0; h < s.heads; h++) {
+                    const size_t row = (size_t)((b * s.q_len + q) * s.heads + h);
+                    const float  x = p.lse[row], y = r.lse[row];
+                    double       norm;
+                    const double difference = apart(p, r, b, q, h, &norm);
+                    int64_t      of_cpu = x != x;                     /* and lse */
+                    for (int64_t c = 0; c < s.head_dim_v; c++) {
+                        const double z = ref_get(&p.a.out, b, q, h, c);
+                        of_cpu += z != z;
+                    }
+                    rows++;
+                    nans += of_cpu > 0;
+                    other_nans += of_cpu != r.nans(b, q, h);
+                    if (of_cpu) continue;
+                    off     += !(sqrt(difference) <= (1e-3 + eps) * sqrt(norm) + 1e-5 * v_max);
+                    off_lse += !(x == y || fabs((double)x - (double)y) <= 1e-3);
+                    if (!has_bars || s.out_type != SANTA_F32) continue;
+                    const double bar = (double)p.std_error[row], bar_here = (double)r.std_error[row];
+                    bars++;
+                    off_bars += !(bar == bar_here || fabs(bar - bar_here) <= 0.02 * bar + 2e-3 * v_max);
+                }
+        if (!CHECK_MSG(other_nans == 0, "%lld rows have other NaNs than on the CPU", (long long)other_nans)
+            || !CHECK_MSG(r.stats.rows == cpu.rows && r.stats.keys == cpu.keys
+                              && r.stats.k_rows_read == cpu.k_rows_read
+                              && r.stats.dense_rows == cpu.dense_rows,
+                          "stats of rows, keys or K differ"))
+            print_problem(s, o, i);
+    }
+    printf("        seed %llu: %lld problems, %lld rows, %lld of them NaN: %lld off, %lld in lse; %lld of "
+           "%lld error bars\n",
+           (unsigned long long)test_seed, (long long)compared, (long long)rows, (long long)nans,
+           (long long)off, (long long)off_lse, (long long)off_bars, (long long)bars);
+    CHECK(compared * 2 > problems && nans > 0 && bars * 20 > rows);
+    CHECK(off * 200 <= rows && off_lse * 1000 <= rows && off_bars * 100 <= bars);
+}
+
 /* ------------------------------------------------------------------------------ a large K */
 
 /* One sequence of 2^24 + 12345 keys, 128 features of f16: K's elements and bytes are beyond 2^31 and
@@ -3101,6 +3189,7 @@ static const test_case against_cpu[] = {{"methods_and_stashes", methods_and_stas
                                         {"moved_draws", moved_draws},
                                         {"every_kernel", every_kernel},
                                         {"random_problems", random_problems},
+                                        {"random_methods", random_methods},
                                         {"large_k", large_k},
                                         {0, 0}};
 static const test_case behaviour[] = {
