@@ -1417,6 +1417,10 @@ __device__ __forceinline__ double uniform(u64 key, unsigned stream, unsigned hea
     return (double)w * (1.0 / 4294967296.0);
 }
 
+/* Keys of left padding before a sequence. */
+__device__ __forceinline__ int padding_of(const params &p, int b) {
+    return p.kv_start ? max(p.kv_start[b], 0) : 0;
+}
 /* The keys of query row `row`, or of `rows` from it on, and the row's position. */
 __device__ __forceinline__ void row_range(const params &p, int b, int row, int rows, int &begin, int &end,
                                           int &position) {
@@ -1458,8 +1462,7 @@ __device__ __forceinline__ key_gap gap_of(const params &p, int b) {
     row_range(p, b, p.q_index, 1, r.begin, r.end, r.position);
     r.gap = r.gap_end = r.begin;
     if (!p.first_tokens) return r;
-    const i64 start = p.kv_start ? max(p.kv_start[b], 0) : 0,
-              first = start + p.first_tokens - (p.context_lens ? p.first_key : 0),
+    const i64 first = padding_of(p, b) + p.first_tokens - (p.context_lens ? p.first_key : 0),
               from = (i64)r.position - p.first_window + 1;
     r.gap = (int)min(max(first, (i64)r.begin), (i64)r.end);
     r.gap_end = (int)max(min(from, (i64)r.end), (i64)r.gap);
@@ -4997,7 +5000,7 @@ __device__ __forceinline__ unsigned set_word(const params &p, int b, const unsig
     const unsigned low = i < p.mask_words ? slashes[i] : 0,
                    high = i + 1 < p.mask_words ? slashes[i + 1] : 0;
     unsigned x = columns[w] | __funnelshift_r(low, high, (unsigned)bit & 31u);
-    const int first = p.kv_start ? max(p.kv_start[b], 0) >> p.block_shift : 0;
+    const int first = padding_of(p, b) >> p.block_shift;
     if (first >= 32 * w) x |= first - 32 * w < 31 ? (2u << (first - 32 * w)) - 1u : FULL;
     if (after < 32) x |= after <= 0 ? FULL : FULL << after;
     return x;
@@ -6039,7 +6042,7 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
 
 /* Number of a sequence's first row that sees a key; start: the position of row 0. */
 __device__ __forceinline__ int first_row_of(const params &p, int b, int start) {
-    const i64 from = p.kv_start ? max(p.kv_start[b], 0) : 0;
+    const i64 from = padding_of(p, b);
     return p.causal ? (int)min(max(from - start, (i64)0), (i64)p.q_len) : 0;
 }
 
@@ -14934,7 +14937,7 @@ __global__ void __launch_bounds__(128) k_step_gather(const __grid_constant__ par
     const i64 row = (i64)b * p.heads + head, at = row * p.step.capacity;
     const int n = (int)min(max((i64)p.step.rows[row], (i64)0), p.step.capacity);
     const int len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity,
-              start = p.kv_start ? max(p.kv_start[b], 0) : 0;
+              start = padding_of(p, b);
     if (column >= p.dv) return;
     const char *const v = p.v + kv * p.v_stride[2];
     float sum = 0.0f;
