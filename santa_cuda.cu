@@ -461,15 +461,15 @@ constexpr int LEAST_SHARED = 99 * 1024;             /* a CTA can have so much on
 
 template <int N> struct a_number { enum { value = N }; };
 
-struct any { };                                     /* K of any type and stride, by plain loads */
 struct e4m3 { unsigned char x; };
-struct e5m2 { unsigned char x; };                   /* k_dense alone has it */
+struct any_eight { unsigned char x; };              /* e4m3 or e5m2, and scales of rows: asked for each block */
 struct sixteen { unsigned short x; };               /* f16 or bf16, see with_type */
-struct on_cores { };                                /* that or e4m3, where it is asked for each block */
 
 template <typename K> constexpr bool eight_bits = false;              /* of the types on tensor cores */
 template <> constexpr bool eight_bits<e4m3> = true;
-template <> constexpr bool eight_bits<e5m2> = true;
+template <> constexpr bool eight_bits<any_eight> = true;
+template <typename K> constexpr bool may_have_scales = false;         /* of k_scores and k_dense */
+template <> constexpr bool may_have_scales<any_eight> = true;
 
 /* k_scores and k_dense: rows of K (and V) on their way, see k_scores. */
 template <typename K, int C> struct ring {
@@ -494,8 +494,8 @@ template <typename K, int C> struct dense_memory {
     static_assert(BYTES <= LEAST_SHARED, "the ring of k_dense does not fit on every card");
 };
 
-/* Of plain kernels: 32 features of K each, and query heads of k_list_plain. */
-enum { PLAIN_CHUNKS = 8, PLAIN_HEADS = 4 };
+/* Query heads of k_list_plain. */
+enum { PLAIN_HEADS = 4 };
 
 /* k_dense_plain: a warp's weights. Behind it the ring, where at the end the warps' sums lie, and q. */
 enum { PLAIN_ROWS = 16, PLAIN_NUMBERS = 128 };      /* of a step; of each row, in f32 */
@@ -933,7 +933,6 @@ struct route_memory {
 #ifdef SANTA_CUDA_STANDIN
 
 void k_query_parts(const params) { standin_kernel(SCORE_WARPS * 32, sizeof(parts_memory), 0); }
-void k_scores_cores(const params) { standin_kernel(SCORE_WARPS * 32, 0, 0); }
 void k_scores_plain(const params p) {
     standin_kernel(DENSE_WARPS * 32, 0, (size_t)plain_ring(p.plain_slots, DENSE_WARPS * p.query_pitch));
 }
@@ -1471,7 +1470,7 @@ __device__ __forceinline__ key_gap gap_of(const params &p, int b) {
 
 /* Byte offset of key j's row, or NO_ROW if the block table is wrong (strides may be negative).
    k_scores and k_dense have instances with and without a table, since cold code costs them up to
-   1.5 % and 4 us, but for e5m2 and e4m3 of head_dims other than 128, see has_no_table; all others ask
+   1.5 % and 4 us, but for any_eight and e4m3 of head_dims other than 128, see has_no_table; all others ask
    p.table. */
 enum table_use { HAS_TABLE, ASK_TABLE };
 #define NO_ROW (-0x7fffffffffffffffll - 1)
@@ -1527,7 +1526,7 @@ __device__ __forceinline__ void store_any(int type, char *p, float f) {
 }
 
 /* What row j of K or V is multiplied with, where rows have scales; NaN on a bad page. Called, so that it
-   does not swell its callers. Kernels that are tuned have none, see is_scaled. */
+   does not swell its callers. Of kernels that are tuned few have any, see may_have_scales. */
 __device__ __noinline__ float scale_of(const params &p, const row_scales &s, int b, int kv, int j) {
     const i64 at = row_offset(p, s.stride, b, j);
     return at == NO_ROW ? __int_as_float(0x7fc00000) : load_any(s.type, s.data + at + kv * s.stride[2]);
@@ -1679,16 +1678,16 @@ template <typename K, typename F> __device__ __forceinline__ void with_type(cons
     else f(__nv_bfloat16());
 }
 
-/* The same in k_dense, whose K may be e5m2. It becomes f16. */
+/* The same in k_scores and k_dense, whose K may be e5m2. It becomes f16. */
 struct from_e5m2 { };
 template <typename T> struct product_of { typedef T type; };
 template <> struct product_of<from_e5m2> { typedef __half type; };
 template <typename T> constexpr bool is_e5m2 = false;
 template <> constexpr bool is_e5m2<from_e5m2> = true;
-template <> constexpr bool is_e5m2<e5m2> = true;
 template <typename K, typename F> __device__ __forceinline__ void with_numbers(const params &p, F f) {
-    if constexpr (is_e5m2<K>) f(from_e5m2());
-    else with_type<K>(p, f);
+    if constexpr (std::is_same<K, any_eight>::value)
+        if (p.k_type == SANTA_E5M2) return f(from_e5m2());
+    with_type<K>(p, f);
 }
 /* Bytes 2 i and 2 i + 1 of x. */
 template <typename T> __device__ __forceinline__ unsigned pair_of_bytes(unsigned x, int i) {
@@ -1709,20 +1708,6 @@ template <typename T> __device__ __forceinline__ unsigned pair_of_bytes(unsigned
 template <typename K, int C, bool LO> struct query {
     unsigned hi[2 * C][2], lo[LO ? 2 * C : 1][2];
     float unscale;                                  /* e4m3: q is near 1 when it is rounded to f16 */
-};
-template <int C, bool LO> struct query<any, C, LO> { const char *row[2]; float unscale; };
-
-template <int C, bool LO> struct query<on_cores, C, LO> : query<sixteen, C, LO> {
-    __device__ __forceinline__ query<e4m3, C, LO> of_bytes() const {  /* the same numbers */
-        query<e4m3, C, LO> q;
-#pragma unroll
-        for (int i = 0; i < 4 * C; i++) {
-            q.hi[i / 2][i % 2] = this->hi[i / 2][i % 2];
-            if (LO) q.lo[LO ? i / 2 : 0][i % 2] = this->lo[LO ? i / 2 : 0][i % 2];
-        }
-        q.unscale = this->unscale;
-        return q;
-    }
 };
 
 /* A pass of k_scores has several query rows, p.rows, if a group's heads for each of them fit in
@@ -1845,33 +1830,6 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
     });
 }
 
-template <int C, bool LO>
-__device__ __forceinline__ void load_query(const params &p, int b, int head, int heads,
-                                           query<any, C, LO> &q) {
-    const int c = threadIdx.x & 3;
-    q.unscale = 1.0f;
-    for (int e = 0; e < 2; e++)
-        q.row[e] = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
-                 + (head + min(2 * c + e, heads - 1)) * p.q_stride[2];
-}
-
-template <int C, bool LO>
-__device__ __forceinline__ void load_query(const params &p, int b, int head, int heads,
-                                           query<on_cores, C, LO> &q) {
-    if (p.k_type != SANTA_E4M3) {
-        load_query<sixteen, C, LO>(p, b, head, heads, q);
-        return;
-    }
-    query<e4m3, C, LO> x;
-    load_query(p, b, head, heads, x);
-#pragma unroll
-    for (int i = 0; i < 4 * C; i++) {
-        q.hi[i / 2][i % 2] = x.hi[i / 2][i % 2];
-        if (LO) q.lo[LO ? i / 2 : 0][i % 2] = x.lo[LO ? i / 2 : 0][i % 2];
-    }
-    q.unscale = x.unscale;
-}
-
 /* A q in two parts, a piece at a time: little code, where such a q is rare. K has 16 bits. */
 template <typename K, int C>
 __device__ __forceinline__ void load_query_by_piece(const params &p, int b, int head, int heads,
@@ -1939,30 +1897,9 @@ __device__ __forceinline__ void load_slots(const params &p, int b, int kv, int s
     if (p.q_parts) q.unscale = unscale;
 }
 
-/* Byte offsets of the lane's 8 keys; keys outside [begin, end) repeat a valid one and are
-   masked later. */
-__device__ __forceinline__ bool block_rows(const params &p, int b, int kv, int first, int begin, int end,
-                                           i64 *at) {
-    bool bad = false;
-    if (!p.table) {                                 /* asked once: straight code for the usual case */
-        const i64 base = b * p.k_stride[0] + kv * p.k_stride[2];
-#pragma unroll
-        for (int i = 0; i < 8; i++) at[i] = base + min(max(first + i, begin), end - 1) * p.k_stride[1];
-        return false;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        int j = min(max(first + i, begin), end - 1);
-        at[i] = row_offset(p, p.k_stride, b, j);
-        if (at[i] == NO_ROW) { bad = true; at[i] = 0; }
-        at[i] += kv * p.k_stride[2];
-    }
-    return bad;
-}
-
 /* One 16-byte piece of two K rows against q. */
-template <typename T, typename K, int C, bool LO>
-__device__ __forceinline__ void piece_dots(const query<K, C, LO> &q, uint4 a, uint4 d, int j,
+template <typename T, typename K, int C>
+__device__ __forceinline__ void piece_dots(const query<K, C, false> &q, uint4 a, uint4 d, int j,
                                            float acc[4]) {
     if constexpr (eight_bits<K>) {
 #pragma unroll
@@ -1972,16 +1909,10 @@ __device__ __forceinline__ void piece_dots(const query<K, C, LO> &q, uint4 a, ui
             const unsigned a0 = pair_of_bytes<T>(ua, 0), a2 = pair_of_bytes<T>(ua, 1);
             const unsigned a1 = pair_of_bytes<T>(ud, 0), a3 = pair_of_bytes<T>(ud, 1);
             mma(acc, a0, a1, a2, a3, q.hi[4 * j + w][0], q.hi[4 * j + w][1], __half());
-            if (LO) mma(acc, a0, a1, a2, a3, q.lo[LO ? 4 * j + w : 0][0], q.lo[LO ? 4 * j + w : 0][1],
-                        __half());
         }
     } else {
         mma(acc, a.x, d.x, a.y, d.y, q.hi[2 * j][0], q.hi[2 * j][1], T());
         mma(acc, a.z, d.z, a.w, d.w, q.hi[2 * j + 1][0], q.hi[2 * j + 1][1], T());
-        if (LO) {
-            mma(acc, a.x, d.x, a.y, d.y, q.lo[LO ? 2 * j : 0][0], q.lo[LO ? 2 * j : 0][1], T());
-            mma(acc, a.z, d.z, a.w, d.w, q.lo[LO ? 2 * j + 1 : 0][0], q.lo[LO ? 2 * j + 1 : 0][1], T());
-        }
     }
 }
 
@@ -1996,62 +1927,10 @@ __device__ __forceinline__ void piece_products(const unsigned (&q)[2 * C][2], ui
     piece_dots<T>(part, a, d, j, acc);
 }
 
-template <typename K, int C, bool LO>
-__device__ __forceinline__ bool block_dots(const params &p, const query<K, C, LO> &q, int b, int kv,
-                                           int block, int begin, int end, float s[2][8]) {
-    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3, first = block * BLOCK + 8 * r;
-    enum { LOADS = eight_bits<K> ? C / 2 : C, AT_ONCE = LOADS < 4 ? LOADS : 4 };
-    i64 at[8];
-    bool bad = block_rows(p, b, kv, first, begin, end, at);
-#pragma unroll
-    for (int i = 0; i < 8; i++) s[0][i] = s[1][i] = 0.0f;
-#pragma unroll 1
-    for (int i = 0; i < 4; i++) {                   /* 16 keys at a time; addresses and scores move down */
-        float acc[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
-#pragma unroll
-        for (int from = 0; from < LOADS; from += AT_ONCE) {
-            if (64 * from >= p.d * (int)sizeof(K)) break;
-            uint4 x[2][AT_ONCE];
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-#pragma unroll
-                for (int j = 0; j < AT_ONCE; j++) {
-                    const int byte = 64 * (from + j) + 16 * c;
-                    x[h][j] = byte < p.d * (int)sizeof(K) ? load16(p.k + at[h] + byte)
-                                                          : make_uint4(0, 0, 0, 0);
-                }
-            with_type<K>(p, [&](auto type) {
-#pragma unroll
-                for (int j = 0; j < AT_ONCE; j++)
-                    piece_dots<decltype(type)>(q, x[0][j], x[1][j], from + j, acc);
-            });
-        }
-#pragma unroll
-        for (int k = 0; k < 6; k++) {
-            at[k] = at[k + 2];
-            s[0][k] = s[0][k + 2];
-            s[1][k] = s[1][k + 2];
-        }
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            s[e][6] = acc[e];
-            s[e][7] = acc[2 + e];
-        }
-    }
-    return bad;
-}
-
-template <int C, bool LO>
-__device__ __forceinline__ bool block_dots(const params &p, const query<on_cores, C, LO> &q, int b, int kv,
-                                           int block, int begin, int end, float s[2][8]) {
-    if (p.k_type == SANTA_E4M3) return block_dots(p, q.of_bytes(), b, kv, block, begin, end, s);
-    return block_dots<sixteen, C, LO>(p, q, b, kv, block, begin, end, s);
-}
-
-/* Any K, number by number: of few keys. */
-template <int C, bool LO>
-__device__ __forceinline__ bool block_dots(const params &p, const query<any, C, LO> &q, int b, int kv,
-                                           int block, int begin, int end, float s[2][8]) {
+/* Scores of a block of any K, number by number, where keys are few; whether a page is bad. row: of q, two
+   heads. */
+__device__ __forceinline__ bool number_dots(const params &p, const char *const (&row)[2], int b, int kv,
+                                            int block, int begin, int end, float s[2][8]) {
     const int first = block * BLOCK + 8 * ((threadIdx.x & 31) >> 2);
     bool bad = false;
 #pragma unroll
@@ -2060,13 +1939,13 @@ __device__ __forceinline__ bool block_dots(const params &p, const query<any, C, 
     for (int i = 0; i < 8; i++) {                   /* scores move down */
         i64 at = row_offset(p, p.k_stride, b, min(max(first + i, begin), end - 1));
         if (at == NO_ROW) { bad = true; at = 0; }
-        const char *const row = p.k + at + kv * p.k_stride[2];
+        const char *const key = p.k + at + kv * p.k_stride[2];
         float y[2] = { 0.0f, 0.0f };
 #pragma unroll 1
         for (int f = 0; f < p.d; f++) {
-            const float x = load_coded(p.k_type, row, f, p.k_stride[3]);
-            y[0] += x * load_any(p.q_type, q.row[0] + f * p.q_stride[3]);
-            y[1] += x * load_any(p.q_type, q.row[1] + f * p.q_stride[3]);
+            const float x = load_coded(p.k_type, key, f, p.k_stride[3]);
+            y[0] += x * load_any(p.q_type, row[0] + f * p.q_stride[3]);
+            y[1] += x * load_any(p.q_type, row[1] + f * p.q_stride[3]);
         }
 #pragma unroll
         for (int k = 0; k < 7; k++) {
@@ -2079,16 +1958,21 @@ __device__ __forceinline__ bool block_dots(const params &p, const query<any, C, 
     return bad;
 }
 
-/* What block_dots and plain_dots have of a block, times the scales of its keys. */
+/* That of key i of the lane's 8, see query; of what scales_of_block gives each. */
+__device__ __forceinline__ float lane_scale(float2 own, int i) {
+    const int key = ((threadIdx.x & 31) >> 2 << 3) + i;
+    const float low = __shfl_sync(FULL, own.x, key & 31), high = __shfl_sync(FULL, own.y, key & 31);
+    return key < 32 ? low : high;
+}
+
+/* What number_dots and plain_dots have of a block, times the scales of its keys. */
 __device__ __forceinline__ void scale_keys(const params &p, int b, int kv, int block, int begin, int end,
                                            float s[2][8]) {
     if (!p.k_scales.data) return;
     const float2 own = scales_of_block(p, p.k_scales, b, kv, block, begin, end);
-    const int first = (threadIdx.x & 31) >> 2 << 3; /* the lane's keys, see query */
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        const float low = __shfl_sync(FULL, own.x, (first + i) & 31),
-                    high = __shfl_sync(FULL, own.y, (first + i) & 31), scale = first < 32 ? low : high;
+        const float scale = lane_scale(own, i);
         s[0][i] *= scale;
         s[1][i] *= scale;
     }
@@ -2380,32 +2264,6 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_query_parts(const __grid_c
     }
 }
 
-/* K for tensor cores that k_scores does not take: where its rows have scales. Grid: p.work / 8 CTAs of 8
-   warps. No shared memory and no barrier; bound by latency. */
-__global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_cores(const __grid_constant__ params p) {
-    int b, kv, slice, block, begin, end, position;
-    zero_arrivals(p);
-    if (p.q_parts && is_first_cta()) wait_for_previous();             /* see launch_short */
-    if (locate(p, blockIdx.x * SCORE_WARPS + (unsigned)this_warp(), b, kv, slice, block)) {
-        key_range(p, b, begin, end, position);
-        if (block * BLOCK < end && (block + 1) * BLOCK > begin) {
-            const int head = kv * p.group + slice * p.slice_heads,
-                      heads = min(p.group - slice * p.slice_heads, p.slice_heads);
-            query<on_cores, PLAIN_CHUNKS, false> q;
-            float s[2][8], m[2];
-            load_slots(p, b, kv, slice, head, heads, q);
-            bool bad = block_dots(p, q, b, kv, block, begin, end, s);
-            scale_keys(p, b, kv, block, begin, end, s);
-            finish_block(p, q.unscale, head, heads, block, position, s);
-            block_finish<false>(p, rest_of_scale(p, q.unscale), head, heads, block, begin, end, position,
-                                bad, s, m);
-            write_block(p, b, kv, slice, block, heads,
-                        p.stash_type == SANTA_STASH_U8 ? row_key<1>(p, b) : 0, s, m);
-        }
-    }
-    launch_dependents();
-}
-
 /* First tokens beside a window: behind the scores of the window the blocks that hold first tokens, with the
    window's keys of such a block; those between hold nothing.
    Grid: as k_scores_plain, whose work a warp has. Reads the first tokens of K once a slice, by plain
@@ -2425,16 +2283,19 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_first_scores(const __grid_
 #pragma unroll
     for (int i = 0; i < 8; i++) s[0][i] = s[1][i] = MASKED;
     if (from < r.gap) {
-        query<any, PLAIN_CHUNKS, true> q;
-        load_query(p, b, head, heads, q);
+        const char *rows[2];
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            rows[e] = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
+                    + (head + min(2 * ((int)threadIdx.x & 3) + e, heads - 1)) * p.q_stride[2];
 #pragma unroll 1
         for (int part = 0; part < (to > r.gap_end ? 2 : 1); part++) {
             const int begin = part ? r.gap_end : r.begin, end = part ? r.end : r.gap;
             float x[2][8], top[2];
             if (begin >= end || from >= end || to <= begin) continue;
-            const bool bad = block_dots(p, q, b, kv, block, begin, end, x);
+            const bool bad = number_dots(p, rows, b, kv, block, begin, end, x);
             scale_keys(p, b, kv, block, begin, end, x);
-            block_finish<true>(p, q.unscale, head, heads, block, begin, end, r.position, bad, x, top);
+            block_finish<true>(p, 1.0f, head, heads, block, begin, end, r.position, bad, x, top);
 #pragma unroll
             for (int e = 0; e < 2; e++) {
 #pragma unroll
@@ -2990,7 +2851,7 @@ __device__ __forceinline__ void step_dots(const params &p, const query<K, C, fal
     enum { PIECES = ring<K, C>::LOADS / 2 };
     const int lane = threadIdx.x & 31;
     float acc[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
-    with_type<K>(p, [&](auto type) {
+    with_numbers<K>(p, [&](auto type) {
 #pragma unroll
         for (int k = 0; k < PIECES; k++) {
             const uint4 a = slot[k * 32 + lane], d = slot[(PIECES + k) * 32 + lane];
@@ -3051,6 +2912,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
     auto advance = [&](int step, bool may_end = true) {
         if (in.valid) {
             copy_keys<K, C, PAGED, true>(p, in, step % 4, mine + fill_slot * LOADS * 32);
+            if (may_have_scales<K> && p.k_scales.data && step % 4 == 0)
+                send_scales(p, p.k_scales, in.b, in.kv, in.block, in.begin, in.end);
             if (may_end && step % 4 == 3) {
                 in.w += SCORE_WARPS;
                 settle(p, end, in);
@@ -3078,7 +2941,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
             q_b = x.b; q_kv = x.kv; q_slice = x.slice;
         }
         float s[2][8], m[2];
-        stream_dots<C == 8 ? 1 : 4, K, C>(p, q, mine, slot, advance, s);
+        stream_dots<C == 8 || may_have_scales<K> ? 1 : 4, K, C>(p, q, mine, slot, advance, s);
+        if (may_have_scales<K>) scale_keys(p, x.b, x.kv, x.block, x.begin, x.end, s);
         finish_block(p, q.unscale, head, heads, x.block, x.position, s);
         block_finish<false>(p, rest_of_scale(p, q.unscale), head, heads, x.block, x.begin, x.end,
                             x.position, bad_pages<PAGED>(p, x), s, m);
@@ -3862,6 +3726,9 @@ __global__ void __launch_bounds__(PORTION, 4) k_gather(const __grid_constant__ p
 
 /* --------------------------------------------------------------------------- >>dense-kernel */
 
+/* Weights are up to 2^15, so that those of f16 keep their bits. */
+enum { WEIGHT_BITS = 15, LEAST_UNIT = -100, MOST_UNIT = 113 };
+
 /* Online softmax of a warp's block, heads 2c + e: s becomes the weights relative to the new maximum,
    times 2^BITS. keep: what the sums so far are to be multiplied with. is_pair: of a lane's keys only that
    pair counts. */
@@ -3892,6 +3759,35 @@ template <int N> __device__ __forceinline__ void keep_sums(const float keep[2], 
     for (int k = 0; k < N; k++)
 #pragma unroll
         for (int e = 0; e < 4; e++) acc[k][e] *= keep[e & 1];
+}
+/* Weights times the scales of V's rows. They become f16: those of a head, and its sums so far, are smaller
+   by 2^unit, so that the largest is about as large as without scales. keep: see weigh_block. */
+__device__ __forceinline__ void weigh_scales(const params &p, const cursor &x, float (&s)[2][8],
+                                             float (&keep)[2], int (&unit)[2]) {
+    const float2 own = scales_of_block(p, p.v_scales, x.b, x.kv, x.block, x.begin, x.end);
+    float most[2] = { 0.0f, 0.0f };
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        const float scale = lane_scale(own, k);
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            s[e][k] *= scale;
+            most[e] = fmaxf(most[e], fabsf(s[e][k]));
+        }
+    }
+    const auto exponent = [](float f) { return (int)(__float_as_uint(f) >> 23) - 127; };
+    const auto power = [](int n) { return __uint_as_float((unsigned)min(max(n + 127, 0), 254) << 23); };
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+#pragma unroll
+        for (int o = 4; o < 32; o <<= 1) most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], o));
+        const int before = unit[e], kept = min(exponent(keep[e]) + 1, 0);
+        unit[e] = min(max(max(before + kept, exponent(most[e]) - (WEIGHT_BITS - 1)), (int)LEAST_UNIT),
+                      (int)MOST_UNIT);
+        keep[e] *= power(before - unit[e]);
+#pragma unroll
+        for (int k = 0; k < 8; k++) s[e][k] *= power(-unit[e]);
+    }
 }
 /* Pair i of a lane's weights, without an index in registers. */
 __device__ __forceinline__ void weight_pair(const float s[2][8], int i, float y[2][2]) {
@@ -4286,9 +4182,6 @@ __device__ __forceinline__ void add_values(const uint4 *slot, const float y[2][2
     }
 }
 
-/* Weights are up to 2^15, so that those of f16 keep their bits. */
-enum { WEIGHT_BITS = 15 };
-
 template <typename K, int C, bool PAGED, bool PAIRS>
 __global__ void __launch_bounds__(SCORE_WARPS * 32, C == 8 ? 1 : 2)
 k_dense(const __grid_constant__ params p) {
@@ -4334,6 +4227,10 @@ k_dense(const __grid_constant__ params p) {
         if (in_block < last) {
             cursor y = x;
             y.block = in_block;
+            if (may_have_scales<K> && fill < 4 && (fill == 0 || quarters)) {
+                if (p.k_scales.data) send_scales(p, p.k_scales, b, kv, in_block, x.begin, x.end);
+                if (p.v_scales.data) send_scales(p, p.v_scales, b, kv, in_block, x.begin, x.end);
+            }
             if (fill % 4 == 0 || quarters)
                 in = fill < 4 ? row_source{ key_base<PAGED>(p, y), p.k_row, p.d * (int)sizeof(K) }
                               : row_source{ value_base<PAGED>(p, y), p.v_row, p.dv * (int)sizeof(K) };
@@ -4357,9 +4254,13 @@ k_dense(const __grid_constant__ params p) {
 #pragma unroll
         for (int k = 0; k < 4; k++) acc[i][k] = 0.0f;
     query<K, C, false> q;
+    int unit[2] = { LEAST_UNIT, LEAST_UNIT };       /* see weigh_scales */
     if (x.block < last) load_slots(p, b, kv, slice, head, heads, q);
     for (; x.block < last; x.block += RINGS) {
         float s[2][8], m[2];
+        float2 key_scales = { 1.0f, 1.0f };
+        if (may_have_scales<K> && p.k_scales.data)
+            key_scales = scales_of_block(p, p.k_scales, b, kv, x.block, x.begin, x.end);
         /* a loop: little code counts, since it comes from memory */
 #pragma unroll 1
         for (int i = quarters ? quarter : 0; i < 8; i += quarters ? 4 : 1) {
@@ -4374,6 +4275,13 @@ k_dense(const __grid_constant__ params p) {
             if (++slot == STEPS) slot = 0;
             if (i < 4) {
                 row_dots<K, C>(p, q, rows, y);
+                if (may_have_scales<K>)
+#pragma unroll
+                    for (int h = 0; h < 2; h++) {
+                        const float scale = lane_scale(key_scales, 2 * i + h);
+                        y[0][h] *= scale;
+                        y[1][h] *= scale;
+                    }
                 if (__builtin_expect(p.special, 0)) /* quarters: s has these in others' places, too */
                     finish_products(p, q.unscale, head, heads, x.block * BLOCK + 8 * r + 2 * i, x.position,
                                     y, x.begin, x.end - 1);
@@ -4386,6 +4294,7 @@ k_dense(const __grid_constant__ params p) {
                                     x.position, bad_pages<PAGED>(p, x), s, m);
                 float keep[2];
                 weigh_block<WEIGHT_BITS>(s, m, quarters, quarter, top, den, keep);
+                if (may_have_scales<K> && p.v_scales.data) weigh_scales(p, x, s, keep, unit);
                 keep_sums(keep, acc);
                 continue;
             }
@@ -4403,6 +4312,8 @@ k_dense(const __grid_constant__ params p) {
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             const int column = 16 * i + (eight_bits<K> ? 2 * r + k / 2 : r + 8 * (k / 2));
+            if (may_have_scales<K> && p.v_scales.data)
+                acc[i][k] *= __uint_as_float((unsigned)(127 + unit[k & 1]) << 23);
             if (2 * c + (k & 1) < heads) merge[warp].head[2 * c + (k & 1)][column] = acc[i][k];
         }
 #pragma unroll
@@ -15063,7 +14974,7 @@ struct call {
     device card;
     cudaStream_t stream;
     bool cores;                                     /* K suits the tensor cores: 16-byte pieces */
-    bool streams, scores_stream;                    /* K suits the ring of k_dense, of k_scores */
+    bool streams;                                   /* K suits the ring of k_dense and k_scores */
     const santa_ranks_options *ranks;
     bool has_failed;                                /* to meet the other ranks */
     const int *list, *list_lens;                    /* a caller's lists of query row 0 */
@@ -15128,7 +15039,7 @@ void byte_strides(const santa_tensor *t, i64 *s) {
         s[i] = block ? t->stride[i] / 32 * block : t->stride[i] * size_of(t->dtype);
 }
 
-/* What has scales of rows is left to the kernels of plain rows, and scores to k_scores_cores. */
+/* But for any_eight, what has scales of rows is left to the kernels of plain rows. */
 bool is_scaled(const santa_attention *a) { return a->k_scales.data || a->v_scales.data; }
 
 void fill_scales(const santa_tensor *t, row_scales *s) {
@@ -15153,10 +15064,14 @@ bool vectors(const santa_tensor *t) { return !is_coded(t->dtype) && in_pieces(t)
 bool whole_pieces(int type, i64 n) {
     return type != SANTA_F32 && n % (is_eight(type) ? 16 : 8) == 0;
 }
+/* Whether it is for the instances of k_scores and k_dense that have scales and e5m2, of up to 128 numbers. */
+enum { MOST_EIGHT = 128 };
+bool asks_eight(int type, bool scaled) { return type == SANTA_E5M2 || (type == SANTA_E4M3 && scaled); }
+
 /* Rows of n numbers that k_scores and k_dense take. */
 bool suits_rings(const santa_tensor *t, i64 n) {
     const bool known = !is_coded(t->dtype) || t->dtype == SANTA_E5M2;
-    return known && in_pieces(t) && n <= (t->dtype == SANTA_E5M2 ? 128 : 256) && whole_pieces(t->dtype, n);
+    return known && in_pieces(t) && n <= (t->dtype == SANTA_E5M2 ? (int)MOST_EIGHT : 256) && whole_pieces(t->dtype, n);
 }
 
 santa_status cuda_status(cudaError_t e) {
@@ -15356,7 +15271,7 @@ bool has_products_alone(const call &c) { return !c.g.q_parts && c.p.soft_cap == 
 
 /* Whether a cache without a table has an instance of its own. */
 template <typename K, int C> constexpr bool has_no_table = !eight_bits<K> || C == 4;
-template <> constexpr bool has_no_table<e5m2, 4> = false;
+template <> constexpr bool has_no_table<any_eight, 4> = false;
 
 template <typename K, int C, bool PAIRS> cudaError_t launch_dense(call &c) {
     const i64 slices = ceil_div(c.p.q_slices, PAIRS ? 2 : 1);
@@ -15580,13 +15495,14 @@ cudaError_t launch_exact(call &c) {
     if (p.q_len >= PREFILL_ROWS && c.tiles && !p.std_error && !c.g.short_splits
         && fill_tiles(c, TILE_HEADS, 0))
         return launch_prefill(c);
-    const bool same_v = p.v_type == p.k_type && suits_rings(&c.a->v, p.dv) && !p.v_scales.data;
-    const bool streams = c.streams && same_v && p.v_row == p.v_stride[1];
+    const bool scaled = is_scaled(c.a), same_v = p.v_type == p.k_type && suits_rings(&c.a->v, p.dv);
+    const bool streams = c.streams && same_v && p.v_row == p.v_stride[1]
+                      && (!scaled || (is_eight(p.k_type) && p.d <= MOST_EIGHT && p.dv <= MOST_EIGHT));
     arrange_parts(c, streams);
     c.p.slices = p.q_slices;
     c.p.by_slices = divide_by((unsigned)c.p.slices);
     const auto stream = [&] {
-        if (p.k_type == SANTA_E5M2) return launch_dense<e5m2, 4, false>(c);
+        if (asks_eight(p.k_type, scaled)) return launch_dense<any_eight, 4, false>(c);
         return with_key_type(p.k_type, [&](auto key) {
             typedef typename decltype(key)::type K;
             return with_chunks(p.d > p.dv ? p.d : p.dv, [&](auto chunks) {
@@ -15912,20 +15828,17 @@ template <int CH, typename Pick> cudaError_t launch_gather(const call &c) {
 /* The scores of a pass: query rows from p.q_index on. */
 cudaError_t launch_window(call &c) {
     params &p = c.p;
-    arrange_parts(c, c.scores_stream || c.cores);
+    arrange_parts(c, c.streams);
     p.slices = p.q_slices;
     p.work = (unsigned)(c.g.batch * c.g.kv_heads * p.slices * c.g.blocks);
     p.by_slices = divide_by((unsigned)p.slices);
     p.by_inner = divide_by((unsigned)(p.heads_inner ? c.g.kv_heads : c.g.blocks));
     p.by_outer = divide_by((unsigned)(p.heads_inner ? c.g.blocks : c.g.kv_heads));
     p.by_group = divide_by((unsigned)p.group);
-    if (!c.scores_stream && c.cores)
-        return with_parts(c, [&] {
-            return launch<k_scores_cores>(c, scores_grid(c), SCORE_WARPS * 32, 0, p.q_parts != 0);
-        });
     if (suits_score_blocks(c)) return launch_score_blocks(c);
-    if (!c.scores_stream) return launch_scores_plain(c);
+    if (!c.streams) return launch_scores_plain(c);
     return with_parts(c, [&] {
+        if (asks_eight(p.k_type, p.k_scales.data != nullptr)) return launch_scores<any_eight, 4>(c);
         return with_key_type(p.k_type, [&](auto key) {
             typedef typename decltype(key)::type K;
             return with_chunks(p.d, [&](auto chunks) {
@@ -15949,7 +15862,7 @@ cudaError_t launch_pass(call &c) {
 cudaError_t launch_rows_scores(call &c) {
     params &p = c.p;
     /* one page for a lane's 8 keys, or a bad table entry would reach rows that do not use it */
-    const bool shared = c.scores_stream && has_products_alone(c) && p.eights && !p.first_tokens;
+    const bool shared = c.streams && has_products_alone(c) && p.eights && !p.first_tokens;
     const int most = shared ? (int)c.g.rows : 1,
               in_pass = p.q_index % most;
     if (in_pass == 0) {
@@ -17402,8 +17315,8 @@ santa_status prepare(const santa_problem *problem, void *workspace, call *c) {
     c->place_row(0);
     c->stream = (cudaStream_t)problem->o.stream;
     c->cores = vectors(&a->k) && p.d <= 256 && whole_pieces(p.k_type, p.d);
-    c->streams = suits_rings(&a->k, p.d) && p.k_row == p.k_stride[1] && !p.k_scales.data;
-    c->scores_stream = c->streams && p.k_type != SANTA_E5M2;
+    c->streams = suits_rings(&a->k, p.d) && p.k_row == p.k_stride[1]
+              && (!p.k_scales.data || (is_eight(p.k_type) && p.d <= MOST_EIGHT));
     c->tiles = suits_tiles(a) && !is_scaled(a);
     return read_device(&c->card);
 }

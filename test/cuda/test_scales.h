@@ -191,6 +191,53 @@ static void scales_match_cpu(void) {
         }
 }
 
+/* V's scales of any size, in any order, and zeros: each column is right to 1e-5 of what its keys add up to without
+   their signs. Weights are f16 on tensor cores, where a scale of 1e-20 is nothing beside one of 1. */
+static void scales_of_any_size(void) {
+    NEED_DEVICE();
+    test_rng r = test_rng_make(904);
+    for (int turn = 0; turn < (test_quick ? 12 : 60); turn++) {
+        /* a warp has a second block in rows of more than 8192 keys */
+        const bool is_long = turn % (on_emulator ? 4 : 2) == 0;
+        ref_spec s = spec16(8, is_long ? 1 : 2, (is_long ? 8200 : 90) + test_below(&r, 900), turn % 3 ? 128 : 64);
+        s.k_type = s.v_type = turn % 2 ? SANTA_E5M2 : SANTA_E4M3;
+        s.row_scales = 1;
+        s.scale_type = turn % 4 == 3 ? SANTA_BF16 : SANTA_F32;
+        s.out_type = SANTA_F32;
+        s.gain = turn % 5 == 4 ? 6.0 : 1.0;
+        s.stream = (uint64_t)turn + 77;
+        problem p(s);
+        for (int64_t j = 0; j < s.len; j++)
+            for (int64_t h = 0; h < s.kv_heads; h++) {
+                const double at = (double)j / (double)s.len, sign = test_below(&r, 2) ? 1.0 : -1.0,
+                             power[] = { 50.0 * test_uniform(&r) - 25.0, 50.0 * at - 25.0, 25.0 - 50.0 * at,
+                                         -25.0, 25.0, test_below(&r, 100) ? 0.0 : 20.0 };
+                double x = sign * pow(10.0, power[turn % 6]);
+                if (turn % 4 < 2 && (j < 70 || test_below(&r, 5) == 0)) x = 0.0;
+                ref_set(&p.a.v_scales, 0, j, h, 0, x);
+            }
+        result y;
+        if (!run_on_gpu(p, options(SANTA_DENSE, 0), &y)) return;
+        std::vector<double> prob((size_t)s.len), out((size_t)s.head_dim_v);
+        int64_t off = 0;
+        for (int64_t h = 0; h < s.heads; h++) {
+            const int64_t kv = h / (s.heads / s.kv_heads);
+            ref_dense(&p, 0, 0, h, out.data(), prob.data());
+            for (int64_t c = 0; c < s.head_dim_v; c++) {
+                double sum = 0.0, all = 0.0;
+                for (int64_t j = 0; j < s.len; j++) {
+                    const double x = prob[(size_t)j] * ref_get(&p.a.v, 0, j, kv, c)
+                                   * ref_get(&p.a.v_scales, 0, j, kv, 0);
+                    sum += x;
+                    all += fabs(x);
+                }
+                off += !(fabs(ref_get(&y.out, 0, 0, h, c) - sum) <= 1e-5 * all + 1e-37);
+            }
+        }
+        CHECK_MSG(off == 0, "turn %d: %lld numbers are off", turn, (long long)off);
+    }
+}
+
 /* A scale becomes NaN, of all KV heads or of one. */
 static void spoil_scale(problem *p, santa_tensor *t, int64_t b, int64_t j, int64_t head = -1) {
     int64_t i0, i1;
@@ -334,7 +381,7 @@ static void scales_errors(void) {
 
 static const test_case scale_cases[] = {
     {"scales_are_factors", scales_are_factors}, {"scales_with_options", scales_with_options},
-    {"scales_match_cpu", scales_match_cpu}, {"scales_poison", scales_poison},
-    {"scales_errors", scales_errors},
+    {"scales_match_cpu", scales_match_cpu}, {"scales_of_any_size", scales_of_any_size},
+    {"scales_poison", scales_poison}, {"scales_errors", scales_errors},
     {0, 0}
 };
