@@ -462,14 +462,15 @@ constexpr int LEAST_SHARED = 99 * 1024;             /* a CTA can have so much on
 template <int N> struct a_number { enum { value = N }; };
 
 struct e4m3 { unsigned char x; };
-struct any_eight { unsigned char x; };              /* e4m3 or e5m2, and scales of rows: asked for each block */
+struct any_eight { unsigned char x; };              /* e4m3 or e5m2, asked for each step */
 struct sixteen { unsigned short x; };               /* f16 or bf16, see with_type */
 
 template <typename K> constexpr bool eight_bits = false;              /* of the types on tensor cores */
 template <> constexpr bool eight_bits<e4m3> = true;
 template <> constexpr bool eight_bits<any_eight> = true;
-template <typename K> constexpr bool may_have_scales = false;         /* of k_scores and k_dense */
-template <> constexpr bool may_have_scales<any_eight> = true;
+/* k_dense with a table, for each block; there it costs 2 to 3 %, elsewhere nothing. */
+template <typename K, int C> constexpr bool may_have_scales = true;
+template <> constexpr bool may_have_scales<e4m3, 2> = false;
 
 /* k_scores and k_dense: rows of K (and V) on their way, see k_scores. */
 template <typename K, int C> struct ring {
@@ -1526,7 +1527,8 @@ __device__ __forceinline__ void store_any(int type, char *p, float f) {
 }
 
 /* What row j of K or V is multiplied with, where rows have scales; NaN on a bad page. Called, so that it
-   does not swell its callers. Of kernels that are tuned few have any, see may_have_scales. */
+   does not swell its callers. Of tuned kernels those have any that ask for a
+   table, see may_have_scales. */
 __device__ __noinline__ float scale_of(const params &p, const row_scales &s, int b, int kv, int j) {
     const i64 at = row_offset(p, s.stride, b, j);
     return at == NO_ROW ? __int_as_float(0x7fc00000) : load_any(s.type, s.data + at + kv * s.stride[2]);
@@ -2912,7 +2914,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
     auto advance = [&](int step, bool may_end = true) {
         if (in.valid) {
             copy_keys<K, C, PAGED, true>(p, in, step % 4, mine + fill_slot * LOADS * 32);
-            if (may_have_scales<K> && p.k_scales.data && step % 4 == 0)
+            if (PAGED && p.k_scales.data && step % 4 == 0)
                 send_scales(p, p.k_scales, in.b, in.kv, in.block, in.begin, in.end);
             if (may_end && step % 4 == 3) {
                 in.w += SCORE_WARPS;
@@ -2941,8 +2943,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
             q_b = x.b; q_kv = x.kv; q_slice = x.slice;
         }
         float s[2][8], m[2];
-        stream_dots<C == 8 || may_have_scales<K> ? 1 : 4, K, C>(p, q, mine, slot, advance, s);
-        if (may_have_scales<K>) scale_keys(p, x.b, x.kv, x.block, x.begin, x.end, s);
+        stream_dots<C == 8 ? 1 : 4, K, C>(p, q, mine, slot, advance, s);
+        if (PAGED) scale_keys(p, x.b, x.kv, x.block, x.begin, x.end, s);
         finish_block(p, q.unscale, head, heads, x.block, x.position, s);
         block_finish<false>(p, rest_of_scale(p, q.unscale), head, heads, x.block, x.begin, x.end,
                             x.position, bad_pages<PAGED>(p, x), s, m);
@@ -4187,6 +4189,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, C == 8 ? 1 : 2)
 k_dense(const __grid_constant__ params p) {
     enum { LOADS = ring<K, C>::LOADS, STEPS = ring<K, C>::STEPS * (PAIRS ? 2 : 1) };
     enum { RINGS = PAIRS ? SCORE_WARPS / 2 : SCORE_WARPS };
+    constexpr bool SCALES = PAGED && !PAIRS && may_have_scales<K, C>;
     typedef dense_memory<K, C> memory;
     enum { TILES = memory::TILES, COLUMNS = memory::COLUMNS };
     DYNAMIC_SHARED(slots);                          /* memory::BYTES */
@@ -4227,7 +4230,7 @@ k_dense(const __grid_constant__ params p) {
         if (in_block < last) {
             cursor y = x;
             y.block = in_block;
-            if (may_have_scales<K> && fill < 4 && (fill == 0 || quarters)) {
+            if (SCALES && fill < 4 && (fill == 0 || quarters)) {
                 if (p.k_scales.data) send_scales(p, p.k_scales, b, kv, in_block, x.begin, x.end);
                 if (p.v_scales.data) send_scales(p, p.v_scales, b, kv, in_block, x.begin, x.end);
             }
@@ -4259,7 +4262,7 @@ k_dense(const __grid_constant__ params p) {
     for (; x.block < last; x.block += RINGS) {
         float s[2][8], m[2];
         float2 key_scales = { 1.0f, 1.0f };
-        if (may_have_scales<K> && p.k_scales.data)
+        if (SCALES && p.k_scales.data)
             key_scales = scales_of_block(p, p.k_scales, b, kv, x.block, x.begin, x.end);
         /* a loop: little code counts, since it comes from memory */
 #pragma unroll 1
@@ -4275,7 +4278,7 @@ k_dense(const __grid_constant__ params p) {
             if (++slot == STEPS) slot = 0;
             if (i < 4) {
                 row_dots<K, C>(p, q, rows, y);
-                if (may_have_scales<K>)
+                if (SCALES && p.k_scales.data)
 #pragma unroll
                     for (int h = 0; h < 2; h++) {
                         const float scale = lane_scale(key_scales, 2 * i + h);
@@ -4294,7 +4297,7 @@ k_dense(const __grid_constant__ params p) {
                                     x.position, bad_pages<PAGED>(p, x), s, m);
                 float keep[2];
                 weigh_block<WEIGHT_BITS>(s, m, quarters, quarter, top, den, keep);
-                if (may_have_scales<K> && p.v_scales.data) weigh_scales(p, x, s, keep, unit);
+                if (SCALES && p.v_scales.data) weigh_scales(p, x, s, keep, unit);
                 keep_sums(keep, acc);
                 continue;
             }
@@ -4312,7 +4315,7 @@ k_dense(const __grid_constant__ params p) {
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             const int column = 16 * i + (eight_bits<K> ? 2 * r + k / 2 : r + 8 * (k / 2));
-            if (may_have_scales<K> && p.v_scales.data)
+            if (SCALES && p.v_scales.data)
                 acc[i][k] *= __uint_as_float((unsigned)(127 + unit[k & 1]) << 23);
             if (2 * c + (k & 1) < heads) merge[warp].head[2 * c + (k & 1)][column] = acc[i][k];
         }
@@ -15039,7 +15042,7 @@ void byte_strides(const santa_tensor *t, i64 *s) {
         s[i] = block ? t->stride[i] / 32 * block : t->stride[i] * size_of(t->dtype);
 }
 
-/* But for any_eight, what has scales of rows is left to the kernels of plain rows. */
+/* k_scores and k_dense have instances for scales of rows; else the kernels of plain rows take them. */
 bool is_scaled(const santa_attention *a) { return a->k_scales.data || a->v_scales.data; }
 
 void fill_scales(const santa_tensor *t, row_scales *s) {
@@ -15064,9 +15067,8 @@ bool vectors(const santa_tensor *t) { return !is_coded(t->dtype) && in_pieces(t)
 bool whole_pieces(int type, i64 n) {
     return type != SANTA_F32 && n % (is_eight(type) ? 16 : 8) == 0;
 }
-/* Whether it is for the instances of k_scores and k_dense that have scales and e5m2, of up to 128 numbers. */
+/* Numbers of a row that k_scores and k_dense take as any_eight. */
 enum { MOST_EIGHT = 128 };
-bool asks_eight(int type, bool scaled) { return type == SANTA_E5M2 || (type == SANTA_E4M3 && scaled); }
 
 /* Rows of n numbers that k_scores and k_dense take. */
 bool suits_rings(const santa_tensor *t, i64 n) {
@@ -15269,9 +15271,11 @@ template <typename F> cudaError_t with_parts(call &c, F launch_it) {
 /* Scores that are products and a factor. */
 bool has_products_alone(const call &c) { return !c.g.q_parts && c.p.soft_cap == 0.0f && !c.p.slopes; }
 
-/* Whether a cache without a table has an instance of its own. */
+/* Whether a cache without a table has an instance of its own. K of the instance that asks for a table. */
 template <typename K, int C> constexpr bool has_no_table = !eight_bits<K> || C == 4;
 template <> constexpr bool has_no_table<any_eight, 4> = false;
+template <typename K, int C> struct with_table { typedef K type; };
+template <> struct with_table<e4m3, 4> { typedef any_eight type; };
 
 template <typename K, int C, bool PAIRS> cudaError_t launch_dense(call &c) {
     const i64 slices = ceil_div(c.p.q_slices, PAIRS ? 2 : 1);
@@ -15284,8 +15288,10 @@ template <typename K, int C, bool PAIRS> cudaError_t launch_dense(call &c) {
     c.p.by_inner = divide_by(grid.y);
     const bool second = comes_second(c) || c.p.q_parts;
     if constexpr (has_no_table<K, C>)
-        if (!c.p.table) return launch_ring<k_dense<K, C, false, PAIRS>>(c, grid, bytes, threads, second);
-    return launch_ring<k_dense<K, C, true, PAIRS>>(c, grid, bytes, threads, second);
+        if (!c.p.table && !is_scaled(c.a))
+            return launch_ring<k_dense<K, C, false, PAIRS>>(c, grid, bytes, threads, second);
+    return launch_ring<k_dense<typename with_table<K, C>::type, C, true, PAIRS>>(c, grid, bytes, threads,
+                                                                                 second);
 }
 
 /* Rows of n numbers come to the ring by pieces of 1 << this bytes, or not at all: 0. */
@@ -15496,19 +15502,20 @@ cudaError_t launch_exact(call &c) {
         && fill_tiles(c, TILE_HEADS, 0))
         return launch_prefill(c);
     const bool scaled = is_scaled(c.a), same_v = p.v_type == p.k_type && suits_rings(&c.a->v, p.dv);
-    const bool streams = c.streams && same_v && p.v_row == p.v_stride[1]
-                      && (!scaled || (is_eight(p.k_type) && p.d <= MOST_EIGHT && p.dv <= MOST_EIGHT));
+    const bool streams = c.streams && same_v && p.v_row == p.v_stride[1];
     arrange_parts(c, streams);
     c.p.slices = p.q_slices;
     c.p.by_slices = divide_by((unsigned)c.p.slices);
     const auto stream = [&] {
-        if (asks_eight(p.k_type, scaled)) return launch_dense<any_eight, 4, false>(c);
+        if (p.k_type == SANTA_E5M2) return launch_dense<any_eight, 4, false>(c);
         return with_key_type(p.k_type, [&](auto key) {
             typedef typename decltype(key)::type K;
             return with_chunks(p.d > p.dv ? p.d : p.dv, [&](auto chunks) {
                 enum { C = decltype(chunks)::value };
                 if constexpr (C == 4 && !eight_bits<K>)
-                    if (p.q_slices > 1) return launch_dense<K, C, true>(c);
+                    if (p.q_slices > 1 && !scaled) return launch_dense<K, C, true>(c);
+                if constexpr (!may_have_scales<K, C>)
+                    if (scaled) return launch_dense<K, 4, false>(c);
                 return launch_dense<K, C, false>(c);
             });
         });
@@ -15792,9 +15799,10 @@ template <typename K, int C> cudaError_t launch_scores(call &c) {
     const int bytes = ring<K, C>::BYTES;
     const bool second = c.p.q_parts != 0;
     if constexpr (has_no_table<K, C>)
-        if (!c.p.table)
+        if (!c.p.table && !c.p.k_scales.data)
             return launch_ring<k_scores<K, C, false>>(c, grid, bytes, SCORE_WARPS * 32, second);
-    return launch_ring<k_scores<K, C, true>>(c, grid, bytes, SCORE_WARPS * 32, second);
+    return launch_ring<k_scores<typename with_table<K, C>::type, C, true>>(c, grid, bytes,
+                                                                           SCORE_WARPS * 32, second);
 }
 
 cudaError_t launch_scores_plain(call &c) {
@@ -15838,7 +15846,7 @@ cudaError_t launch_window(call &c) {
     if (suits_score_blocks(c)) return launch_score_blocks(c);
     if (!c.streams) return launch_scores_plain(c);
     return with_parts(c, [&] {
-        if (asks_eight(p.k_type, p.k_scales.data != nullptr)) return launch_scores<any_eight, 4>(c);
+        if (p.k_type == SANTA_E5M2) return launch_scores<any_eight, 4>(c);
         return with_key_type(p.k_type, [&](auto key) {
             typedef typename decltype(key)::type K;
             return with_chunks(p.d, [&](auto chunks) {
@@ -17315,8 +17323,7 @@ santa_status prepare(const santa_problem *problem, void *workspace, call *c) {
     c->place_row(0);
     c->stream = (cudaStream_t)problem->o.stream;
     c->cores = vectors(&a->k) && p.d <= 256 && whole_pieces(p.k_type, p.d);
-    c->streams = suits_rings(&a->k, p.d) && p.k_row == p.k_stride[1]
-              && (!p.k_scales.data || (is_eight(p.k_type) && p.d <= MOST_EIGHT));
+    c->streams = suits_rings(&a->k, p.d) && p.k_row == p.k_stride[1];
     c->tiles = suits_tiles(a) && !is_scaled(a);
     return read_device(&c->card);
 }

@@ -626,7 +626,7 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
 }
 
 /* Dense, and prop 128 where it takes the types, of 8 KV heads. */
-struct dense_case { santa_dtype type; int dim, group; santa_dtype q_type; float cap; bool scales; };
+struct dense_case { santa_dtype type; int dim, group; santa_dtype q_type; float cap; bool scales; int page; };
 static const dense_case dense_cases[] = {
     { SANTA_BF16, 64, 4, SANTA_BF16, 0.0f },   { SANTA_BF16, 96, 4, SANTA_BF16, 0.0f },
     { SANTA_BF16, 128, 1, SANTA_BF16, 0.0f },  { SANTA_BF16, 128, 4, SANTA_BF16, 0.0f },
@@ -643,7 +643,12 @@ static const dense_case dense_cases[] = {
     { SANTA_F16, 128, 4, SANTA_F32, 0.0f },    { SANTA_F16, 128, 8, SANTA_F32, 0.0f },
     { SANTA_Q8_0, 128, 4, SANTA_F32, 0.0f },   { SANTA_Q4_0, 128, 4, SANTA_F32, 0.0f },
     { SANTA_BF16, 128, 4, SANTA_BF16, 50.0f }, { SANTA_E4M3, 128, 4, SANTA_F32, 0.0f },
-    { SANTA_E4M3, 128, 4, SANTA_BF16, 0.0f, true }, { SANTA_BF16, 128, 4, SANTA_BF16, 0.0f, true },
+    { SANTA_E4M3, 64, 4, SANTA_BF16, 0.0f, true },  { SANTA_E4M3, 128, 4, SANTA_BF16, 0.0f, true },
+    { SANTA_E4M3, 256, 4, SANTA_BF16, 0.0f, true }, { SANTA_E5M2, 128, 4, SANTA_BF16, 0.0f, true },
+    { SANTA_BF16, 128, 4, SANTA_BF16, 0.0f, true }, { SANTA_BF16, 64, 4, SANTA_BF16, 0.0f, false, 16 },
+    { SANTA_BF16, 128, 4, SANTA_BF16, 0.0f, false, 16 }, { SANTA_BF16, 128, 8, SANTA_BF16, 0.0f, false, 16 },
+    { SANTA_BF16, 256, 4, SANTA_BF16, 0.0f, false, 16 }, { SANTA_E4M3, 64, 4, SANTA_BF16, 0.0f, false, 16 },
+    { SANTA_E4M3, 128, 4, SANTA_BF16, 0.0f, false, 16 }, { SANTA_E4M3, 128, 4, SANTA_BF16, 0.0f, true, 16 },
 };
 
 /* Bytes of K or V that stand for numbers between -2 and 2: of e5m2, or of blocks whose scale is 2^-6. */
@@ -684,13 +689,25 @@ static void bench_dense(timer &t, int batch, int n, const dense_case &x, int run
     a.v = santa_view(kv + bytes, x.type, batch, n, KV_HEADS, x.dim);
     a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CUDA;
     a.soft_cap = x.cap;
+    int *table = nullptr;
+    const int rows = x.page ? batch * n / x.page : batch, of_row = x.page ? x.page : n;
+    if (x.page) {
+        const std::vector<int> order = shuffled(rows);
+        CUDA(cudaMalloc(&table, rows * sizeof(int)));
+        CUDA(cudaMemcpy(table, order.data(), rows * sizeof(int), cudaMemcpyHostToDevice));
+        a.k = santa_view(kv, x.type, rows, of_row, KV_HEADS, x.dim);
+        a.v = santa_view(kv + bytes, x.type, rows, of_row, KV_HEADS, x.dim);
+        a.k.device = a.v.device = SANTA_CUDA;
+        a.block_table = table;
+        a.max_pages = n / x.page;
+    }
     float *scales = nullptr;                        /* of rows, f32 */
     if (x.scales) {
-        const size_t rows = (size_t)batch * n * KV_HEADS;
-        CUDA(cudaMalloc(&scales, 8 * rows));
-        fill<<<64, 256, 0, t.stream>>>((unsigned char *)scales, 2 * rows, (int)SANTA_F32, 4);
-        a.k_scales = santa_view(scales, SANTA_F32, batch, n, KV_HEADS, 1);
-        a.v_scales = santa_view(scales + rows, SANTA_F32, batch, n, KV_HEADS, 1);
+        const size_t all = (size_t)batch * n * KV_HEADS;
+        CUDA(cudaMalloc(&scales, 8 * all));
+        fill<<<64, 256, 0, t.stream>>>((unsigned char *)scales, 2 * all, (int)SANTA_F32, 4);
+        a.k_scales = santa_view(scales, SANTA_F32, rows, of_row, KV_HEADS, 1);
+        a.v_scales = santa_view(scales + all, SANTA_F32, rows, of_row, KV_HEADS, 1);
         a.k_scales.device = a.v_scales.device = SANTA_CUDA;
     }
     const auto read = [&](size_t size) {
@@ -726,9 +743,9 @@ static void bench_dense(timer &t, int batch, int n, const dense_case &x, int run
     }
     const auto times = t.in_turns(calls, runs);
     char shape[64];
-    snprintf(shape, sizeof shape, "%s%s%s", names[x.type], x.q_type != x.type && x.q_type == SANTA_F32
-             ? " q f32" : "", x.cap > 0.0f ? " soft cap" : x.scales ? " scales" : "");
-    printf("  %-13s d %-3d group %-2d %d x %-6d", shape, x.dim, x.group, batch, n);
+    snprintf(shape, sizeof shape, "%s%s%s%s", names[x.type], x.q_type != x.type && x.q_type == SANTA_F32
+             ? " q f32" : "", x.cap > 0.0f ? " soft cap" : x.scales ? " scales" : "", x.page ? " paged" : "");
+    printf("  %-17s d %-3d group %-2d %d x %-6d", shape, x.dim, x.group, batch, n);
     double busy = 0.0;
     for (size_t i = 0; i < calls.size(); i += 2) {
         const double once = t.middle(times[i]), us = t.middle(times[i + 1]);
@@ -744,7 +761,8 @@ static void bench_dense(timer &t, int batch, int n, const dense_case &x, int run
     fflush(stdout);
     for (const cudaGraphExec_t g : calls) CUDA(cudaGraphExecDestroy(g));
     for (void *w : workspaces) CUDA(cudaFree(w));
-    for (void *p : {(void *)kv, (void *)q, (void *)out, (void *)sink, (void *)scales}) CUDA(cudaFree(p));
+    for (void *p : {(void *)kv, (void *)q, (void *)out, (void *)sink, (void *)scales,
+                    (void *)table}) CUDA(cudaFree(p));
 }
 
 int main(int argc, char **argv) {
