@@ -955,6 +955,7 @@ void k_query_digits(const params) { standin_kernel(SCORE_WARPS * 32, 0, 0); }
 void k_scores_blocks(const params) { standin_kernel(SCORE_WARPS * 32, 0, sizeof(block_scores_memory)); }
 void k_dense_blocks(const params) { standin_kernel(SCORE_WARPS * 32, 0, sizeof(blocks_memory)); }
 void k_combine(const params) { standin_kernel(512, sizeof(combine_memory), 0); }
+void k_combine_few(const params) { standin_kernel(256, 0, 0); }
 void k_prefill(const params p) {
     standin_kernel(TILE_THREADS, sizeof(screened), (size_t)prefill_bytes(p.d, p.one_tile));
 }
@@ -1526,12 +1527,18 @@ __device__ __forceinline__ void store_any(int type, char *p, float f) {
     else *(__nv_bfloat16 *)p = __float2bfloat16_rn(f);
 }
 
+__device__ __forceinline__ float load_scale(int type, const char *p) {
+    return type == SANTA_F32   ? *(const float *)p
+           : type == SANTA_F16 ? __half2float(*(const __half *)p)
+                               : __bfloat162float(*(const __nv_bfloat16 *)p);
+}
+
 /* What row j of K or V is multiplied with, where rows have scales; NaN on a bad page. Called, so that it
    does not swell its callers. Of tuned kernels those have any that ask for a
    table, see may_have_scales. */
 __device__ __noinline__ float scale_of(const params &p, const row_scales &s, int b, int kv, int j) {
     const i64 at = row_offset(p, s.stride, b, j);
-    return at == NO_ROW ? __int_as_float(0x7fc00000) : load_any(s.type, s.data + at + kv * s.stride[2]);
+    return at == NO_ROW ? __int_as_float(0x7fc00000) : load_scale(s.type, s.data + at + kv * s.stride[2]);
 }
 __device__ __forceinline__ float key_scale(const params &p, int b, int kv, int j) {
     return p.k_scales.data ? scale_of(p, p.k_scales, b, kv, j) : 1.0f;
@@ -1544,13 +1551,17 @@ __device__ __forceinline__ float value_scale(const params &p, int b, int kv, int
    a bad page, which makes the row NaN elsewhere. */
 __device__ __noinline__ float2 scales_of_block(const params &p, const row_scales &s, int b, int kv,
                                                int block, int begin, int end) {
+    i64 at[2] = { NO_ROW, NO_ROW };
     float x[2];
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < 2; i++) {
         const int j = block * BLOCK + 32 * i + (int)(threadIdx.x & 31);
-        const i64 at = j < begin || j >= end ? NO_ROW : row_offset(p, s.stride, b, j);
-        x[i] = at == NO_ROW ? 1.0f : load_any(s.type, s.data + at + kv * s.stride[2]);
+        at[0] = at[1];
+        at[1] = j < begin || j >= end ? NO_ROW : row_offset(p, s.stride, b, j);
     }
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        x[i] = at[i] == NO_ROW ? 1.0f : load_scale(s.type, s.data + at[i] + kv * s.stride[2]);
     return make_float2(x[0], x[1]);
 }
 
@@ -4754,6 +4765,35 @@ __device__ __forceinline__ listed listed_keys(const params &p, int b, int item) 
     return x;
 }
 
+/* A head's lse, by a thread that tells, and its results: columns calls what it is given with a column and
+   its sum. m, all: highest score and mass. */
+template <typename F>
+__device__ __forceinline__ void write_joined(const params &p, int b, int head, float m, double all,
+                                             bool tells, F columns) {
+    /* the mass beside which a sink stands */
+    double whole = all;
+    const float listed = m;
+    if (p.list_rest) {
+        const rest_mass rest = p.list_rest[(i64)b * p.heads + head];
+        const float top = fmaxf(m, rest.top);
+        whole = all * (double)pow2(m - top) + rest.sum * (double)pow2(rest.top - top);
+        m = top;
+    }
+    if (tells && p.lse) {
+        const i64 at = lse_of(p, b, p.q_index, head);
+        p.lse[at] = head_lse(p, head, p.rank_lse ? listed : m, p.rank_lse ? all : whole);
+        if (p.rank_lse) p.rank_lse[at] = head_lse(p, head, m, whole);
+    }
+    const bool bad = !(whole == whole) || isinf(whole);
+    const double share = all > 0.0 ? sink_share(p, head, m, whole) / all : 0.0;
+    columns([&](int k, float sum) {
+        const float f = bad       ? __int_as_float(0x7fc00000)
+                      : all > 0.0 ? (float)((double)sum * share) * p.v_scale : 0.0f;
+        store_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1]
+                                  + head * p.out_stride[2] + k * p.out_stride[3], f);
+    });
+}
+
 /* Merges the splits of k_dense or k_list: out and lse.
    Grid: (query head, batch, 128 columns of V). A CTA of 512 threads: the maximum, the
    denominator in f64, then four threads to a column, each with a quarter of every 128 splits,
@@ -4786,31 +4826,33 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     double total = 0.0;
     /* the first 128 splits' sums are on their way while their maxima are */
     const auto load = [&](int from, int n) {
+        const float *at = partial + from * pitch + column;
 #pragma unroll
-        for (int z = 0; z < 32; z++) if (z < n) x[z] = partial[(from + z) * pitch + column];
+        for (int z = 0; z < 32; z++, at += pitch) if (z < n) x[z] = *at;
     };
     if (tid < last) {
         own_top = partial[tid * pitch + p.dv];
         own_sum = partial[tid * pitch + p.dv + 1];
     }
-    load(each * quarter, min(last - each * quarter, each));
-    m = own_top;
 #pragma unroll 1
-    for (int i = tid + 512; i < last; i += 512) m = fmaxf(m, partial[i * pitch + p.dv]);
-#pragma unroll
-    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
-    if (tid % 32 == 0) shared.tops[tid / 32] = m;
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < 16; i += 4) {
-        const float4 y = *(const float4 *)(shared.tops + i);
-        m = fmaxf(fmaxf(m, fmaxf(y.x, y.y)), fmaxf(y.z, y.w));
-    }
     for (int base = 0; base < last; base += 4 * each) {
         const int from = base + each * quarter, n = min(last - from, each);
         float w = 0.0f;
-        if (base > 0) load(from, n);
-        __syncthreads();
+        load(from, n);
+        if (base == 0) {
+            m = own_top;
+#pragma unroll 1
+            for (int i = tid + 512; i < last; i += 512) m = fmaxf(m, partial[i * pitch + p.dv]);
+#pragma unroll
+            for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+            if (tid % 32 == 0) shared.tops[tid / 32] = m;
+            __syncthreads();
+#pragma unroll
+            for (int i = 0; i < 16; i += 4) {
+                const float4 y = *(const float4 *)(shared.tops + i);
+                m = fmaxf(fmaxf(m, fmaxf(y.x, y.y)), fmaxf(y.z, y.w));
+            }
+        } else __syncthreads();                     /* weights have been read */
         if (tid < 4 * each && base + tid < last) {
             const float mi = base > 0 ? partial[(base + tid) * pitch + p.dv] : own_top,
                         d = base > 0 ? partial[(base + tid) * pitch + p.dv + 1] : own_sum;
@@ -4830,28 +4872,78 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     }
     __syncthreads();
     const double all = ((shared.scratch[0] + shared.scratch[1]) + shared.scratch[2]) + shared.scratch[3];
-    /* the mass beside which a sink stands */
-    double whole = all;
-    const float listed = m;
-    if (p.list_rest) {
-        const rest_mass rest = p.list_rest[(i64)b * p.heads + head];
-        const float top = fmaxf(m, rest.top);
-        whole = all * (double)pow2(m - top) + rest.sum * (double)pow2(rest.top - top);
-        m = top;
+    const bool writes = !quarter && k < p.dv;
+    if (writes)
+        sum = (shared.sums[0][tid] + shared.sums[1][tid]) + (shared.sums[2][tid] + shared.sums[3][tid]);
+    write_joined(p, b, head, m, all, tid == 511 && blockIdx.z == 0, [&](auto finish) {
+        if (writes) finish(k, sum);
+    });
+}
+
+/* The same of at most 32 splits, the same sums: a warp has a head, so that many are joined at once, and no
+   barrier stands between. Grid: (8 query heads, batch, 128 columns of V), 256 threads. */
+__global__ void __launch_bounds__(256, 4) k_combine_few(const __grid_constant__ params p) {
+    const int lane = threadIdx.x & 31, head = (int)blockIdx.x * 8 + this_warp(), b = blockIdx.y,
+              column = (int)blockIdx.z * 128 + lane;
+    int begin, end, position;
+    if (p.is_short && !is_short_row(p, b, begin, end)) {              /* it has been drawn */
+        if (is_first_cta()) wait_for_previous();    /* see launch_short */
+        return;
     }
-    if (tid == 511 && blockIdx.z == 0 && p.lse) {
-        const i64 at = lse_of(p, b, p.q_index, head);
-        p.lse[at] = head_lse(p, head, p.rank_lse ? listed : m, p.rank_lse ? all : whole);
-        if (p.rank_lse) p.rank_lse[at] = head_lse(p, head, m, whole);
+    key_range(p, b, begin, end, position);
+    int last = splits_of(p, begin, end).count;
+    const i64 pitch = p.dv + 2;
+    const float *const partial = p.partial + ((i64)b * p.heads + min(head, p.heads - 1)) * p.splits * pitch;
+    if (p.list_heads)                               /* k_list's CTAs have seen the lists complete */
+        last = (listed_keys(p, b, min(head, p.heads - 1) / p.list_heads).places + p.list_keys - 1)
+             / p.list_keys;
+    const int each = p.list_heads ? (last + 3) / 4 : 32;
+    wait_for_previous();
+    if (head >= p.heads) return;
+    const float top = lane < last ? partial[lane * pitch + p.dv] : MASKED,
+                mass = lane < last ? partial[lane * pitch + p.dv + 1] : 0.0f;
+    float m = top, sum[4] = { 0.0f, 0.0f, 0.0f, 0.0f }, half[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+#pragma unroll
+    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+    const float w = lane >= last ? 0.0f : top < MASK_LIMIT ? mass == mass ? 0.0f : mass : pow2(top - m);
+    double all = (double)w * (double)mass;          /* NaN * 0 keeps a NaN */
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) all += __shfl_xor_sync(FULL, all, o);
+#pragma unroll 1
+    for (int q = 0; q < 4; q++) {
+        const int end = min(last, each * (q + 1));
+        float quarter[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+#pragma unroll 1
+        for (int z = each * q; z < end; z += 4) {
+            float x[4][4];
+            const float *from = partial + z * pitch + column;
+#pragma unroll
+            for (int u = 0; u < 4; u++, from += pitch)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    x[u][i] = z + u < end && column + 32 * i < p.dv ? from[32 * i] : 0.0f;
+#pragma unroll
+            for (int u = 0; u < 4; u++) {
+                const float weight = __shfl_sync(FULL, w, z + u);
+                if (z + u < end)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) quarter[i] += weight * x[u][i];
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            half[i] = q & 1 ? half[i] + quarter[i] : quarter[i];
+            if (q & 1) sum[i] += half[i];
+        }
     }
-    if (quarter || k >= p.dv) return;
-    sum = (shared.sums[0][tid] + shared.sums[1][tid]) + (shared.sums[2][tid] + shared.sums[3][tid]);
-    const bool bad = !(whole == whole) || isinf(whole);
-    const float f = bad       ? __int_as_float(0x7fc00000)
-                  : all > 0.0 ? (float)((double)sum * (sink_share(p, head, m, whole) / all)) * p.v_scale
-                              : 0.0f;
-    store_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2]
-                              + k * p.out_stride[3], f);
+    write_joined(p, b, head, m, all, lane == 0 && blockIdx.z == 0, [&](auto finish) {
+#pragma unroll 1
+        for (int i = 0; i < 4; i++) {
+            if (column + 32 * i < p.dv) finish(column + 32 * i, sum[0]);
+#pragma unroll
+            for (int u = 0; u < 3; u++) sum[u] = sum[u + 1];
+        }
+    });
 }
 
 /* ------------------------------------------------------------------------- >>prefill-kernel */
@@ -15073,7 +15165,8 @@ enum { MOST_EIGHT = 128 };
 /* Rows of n numbers that k_scores and k_dense take. */
 bool suits_rings(const santa_tensor *t, i64 n) {
     const bool known = !is_coded(t->dtype) || t->dtype == SANTA_E5M2;
-    return known && in_pieces(t) && n <= (t->dtype == SANTA_E5M2 ? (int)MOST_EIGHT : 256) && whole_pieces(t->dtype, n);
+    const i64 most = t->dtype == SANTA_E5M2 ? (i64)MOST_EIGHT : 256;
+    return known && in_pieces(t) && n <= most && whole_pieces(t->dtype, n);
 }
 
 santa_status cuda_status(cudaError_t e) {
@@ -15212,6 +15305,16 @@ void arrange_exact(const geometry &g, santa_stash, layout *l) {
     const size_t rows = (size_t)(g.batch * g.heads);
     l->partial = add_part(l, saturating(rows, (size_t)g.splits), ((size_t)g.dv + 2) * sizeof(float));
     if (g.has_firsts) l->ranges = add_part(l, (size_t)(g.batch * g.kv_heads), sizeof(list_range));
+}
+
+/* Behind k_dense, k_list or the like. Few heads, of more than 8 splits, are joined sooner by a CTA each. */
+cudaError_t launch_combine(const call &c) {
+    dim3 grid = grid_of(c.g.combine);
+    const i64 rows = (i64)grid.x * grid.y * grid.z;
+    if (c.p.splits > 32 || (c.p.splits > 8 && rows <= c.card.multiprocessors))
+        return launch<k_combine>(c, grid, 512, 0, true);
+    grid.x = (unsigned)ceil_div(grid.x, 8);
+    return launch<k_combine_few>(c, grid, 256, 0, true);
 }
 
 /* Whether other kernels of the call come before those of dense. */
@@ -15522,7 +15625,7 @@ cudaError_t launch_exact(call &c) {
     };
     cudaError_t e = suits_blocks(c) ? launch_dense_blocks(c) : streams ? with_parts(c, stream)
                                                                        : launch_dense_plain(c);
-    return e == cudaSuccess ? launch<k_combine>(c, grid_of(c.g.combine), 512, 0, true) : e;
+    return e == cudaSuccess ? launch_combine(c) : e;
 }
 
 /* Rows that dense_below leaves to dense, behind the kernels that draw; on a GPU only the device may know
@@ -15613,7 +15716,7 @@ cudaError_t launch_list(call &c, bool overlap) {
     const cudaError_t e = fast ? with_key_type(p.k_type, [&](auto key) {
         return launch_list_rows<typename decltype(key)::type>(c, overlap);
     }) : launch<k_list_plain>(c, list_grid(c, c.g.list_plain), DENSE_WARPS * 32, 0, overlap);
-    return e == cudaSuccess ? launch<k_combine>(c, grid_of(c.g.combine), 512, 0, true) : e;
+    return e == cudaSuccess ? launch_combine(c) : e;
 }
 
 /* A caller's. */

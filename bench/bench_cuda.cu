@@ -626,7 +626,9 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
 }
 
 /* Dense, and prop 128 where it takes the types, of 8 KV heads. */
-struct dense_case { santa_dtype type; int dim, group; santa_dtype q_type; float cap; bool scales; int page; };
+struct dense_case {
+    santa_dtype type; int dim, group; santa_dtype q_type; float cap; bool scales; int page;
+};
 static const dense_case dense_cases[] = {
     { SANTA_BF16, 64, 4, SANTA_BF16, 0.0f },   { SANTA_BF16, 96, 4, SANTA_BF16, 0.0f },
     { SANTA_BF16, 128, 1, SANTA_BF16, 0.0f },  { SANTA_BF16, 128, 4, SANTA_BF16, 0.0f },
@@ -646,9 +648,12 @@ static const dense_case dense_cases[] = {
     { SANTA_E4M3, 64, 4, SANTA_BF16, 0.0f, true },  { SANTA_E4M3, 128, 4, SANTA_BF16, 0.0f, true },
     { SANTA_E4M3, 256, 4, SANTA_BF16, 0.0f, true }, { SANTA_E5M2, 128, 4, SANTA_BF16, 0.0f, true },
     { SANTA_BF16, 128, 4, SANTA_BF16, 0.0f, true }, { SANTA_BF16, 64, 4, SANTA_BF16, 0.0f, false, 16 },
-    { SANTA_BF16, 128, 4, SANTA_BF16, 0.0f, false, 16 }, { SANTA_BF16, 128, 8, SANTA_BF16, 0.0f, false, 16 },
-    { SANTA_BF16, 256, 4, SANTA_BF16, 0.0f, false, 16 }, { SANTA_E4M3, 64, 4, SANTA_BF16, 0.0f, false, 16 },
-    { SANTA_E4M3, 128, 4, SANTA_BF16, 0.0f, false, 16 }, { SANTA_E4M3, 128, 4, SANTA_BF16, 0.0f, true, 16 },
+    { SANTA_BF16, 128, 4, SANTA_BF16, 0.0f, false, 16 },
+    { SANTA_BF16, 128, 8, SANTA_BF16, 0.0f, false, 16 },
+    { SANTA_BF16, 256, 4, SANTA_BF16, 0.0f, false, 16 },
+    { SANTA_E4M3, 64, 4, SANTA_BF16, 0.0f, false, 16 },
+    { SANTA_E4M3, 128, 4, SANTA_BF16, 0.0f, false, 16 },
+    { SANTA_E4M3, 128, 4, SANTA_BF16, 0.0f, true, 16 },
 };
 
 /* Bytes of K or V that stand for numbers between -2 and 2: of e5m2, or of blocks whose scale is 2^-6. */
@@ -743,8 +748,9 @@ static void bench_dense(timer &t, int batch, int n, const dense_case &x, int run
     }
     const auto times = t.in_turns(calls, runs);
     char shape[64];
-    snprintf(shape, sizeof shape, "%s%s%s%s", names[x.type], x.q_type != x.type && x.q_type == SANTA_F32
-             ? " q f32" : "", x.cap > 0.0f ? " soft cap" : x.scales ? " scales" : "", x.page ? " paged" : "");
+    snprintf(shape, sizeof shape, "%s%s%s%s", names[x.type],
+             x.q_type != x.type && x.q_type == SANTA_F32 ? " q f32" : "",
+             x.cap > 0.0f ? " soft cap" : x.scales ? " scales" : "", x.page ? " paged" : "");
     printf("  %-17s d %-3d group %-2d %d x %-6d", shape, x.dim, x.group, batch, n);
     double busy = 0.0;
     for (size_t i = 0; i < calls.size(); i += 2) {
@@ -808,6 +814,12 @@ int main(int argc, char **argv) {
         for (const int batch : {1, 8})
             for (const dense_case &x : dense_cases)
                 bench_dense(t, batch, batch == 1 ? 131072 : 32768, x, quick ? 20 : 40, csv);
+        const struct { int batch, n; } shapes[]
+            = { { 1, 1024 }, { 1, 4096 }, { 1, 8192 },  { 1, 32768 },
+                { 8, 8192 }, { 16, 8192 }, { 64, 2048 }, { 256, 1024 } };
+        for (const auto &x : shapes)
+            for (const santa_dtype type : { SANTA_BF16, SANTA_E4M3 })
+                bench_dense(t, x.batch, x.n, { type, 128, 4, SANTA_BF16 }, quick ? 20 : 40, csv);
         if (csv) fclose(csv);
         return 0;
     }

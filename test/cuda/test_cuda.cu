@@ -1051,7 +1051,7 @@ static void every_kernel(void) {
             p.a.std_error = p.std_error;
             if (!run_on_gpu(p, options(SANTA_PROP, 64), &r)) return;
             test_rng rng = test_rng_make(76);
-            key_lists x = lists_build(&p, 100, 0, 0, &rng);
+            key_lists x = lists_build(&p, d == 64 ? 100 : 5000, 0, 0, &rng);   /* few splits, many */
             const bool good = run_on_gpu(p, options(SANTA_DENSE, 0), &r);
             lists_free(&x);
             if (!good) return;

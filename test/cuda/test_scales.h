@@ -191,8 +191,9 @@ static void scales_match_cpu(void) {
         }
 }
 
-/* V's scales of any size, in any order, and zeros: each column is right to 1e-5 of what its keys add up to without
-   their signs, more where scores are large. Weights have 16 bits on tensor cores, where a scale of 1e-20 may be nothing beside one of 1. */
+/* V's scales of any size, in any order, and zeros: each column is right to 1e-5 of what its keys add up to
+   without their signs, or more where scores are large. Weights have 16 bits on tensor cores, where a scale
+   of 1e-20 may be nothing beside one of 1. */
 static void scales_of_any_size(void) {
     NEED_DEVICE();
     test_rng r = test_rng_make(904);
