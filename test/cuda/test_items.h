@@ -183,6 +183,26 @@ static void items_of_arrays(void) {
     }
 }
 
+/* Few heads and many are joined by other kernels, where they have 9 to 32 splits; all have some of 1. */
+static void items_joined(void) {
+    NEED_DEVICE();
+    test_rng r = test_rng_make(84);
+    for (int turn = 0; turn < (test_quick ? 2 : 8); turn++) {
+        ref_spec s = spec16(4, 1, 200, turn % 4 == 3 ? 160 : 64);
+        s.batch = turn % 2 ? 140 : 40;
+        s.sinks = turn % 2;
+        problem p(s);
+        key_lists x = lists_build(&p, turn % 2 ? 1100 : 4000, 0, 1, &r);    /* parts of 128, see list_keys_of */
+        check_ranges(p.a, options(SANTA_DENSE, 0), &r, "many heads");
+        lists_free(&x);
+    }
+    ref_spec s = spec16(4, 1, on_emulator ? 4700 : 20000, 64);
+    s.batch = 40;
+    s.ragged = 1;
+    problem p(s);
+    check_ranges(p.a, options(SANTA_DENSE, 0), &r, "many heads, dense");
+}
+
 static void items_of_prefill(void) {
     NEED_DEVICE();
     test_rng r = test_rng_make(83);
@@ -281,7 +301,7 @@ static void items_means(void) {
 
 static const test_case item_cases[] = {
     {"items_of_methods", items_of_methods}, {"items_of_arrays", items_of_arrays},
-    {"items_of_prefill", items_of_prefill}, {"items_of_ranks", items_of_ranks},
-    {"items_means", items_means},
+    {"items_joined", items_joined}, {"items_of_prefill", items_of_prefill},
+    {"items_of_ranks", items_of_ranks}, {"items_means", items_means},
     {0, 0}
 };

@@ -146,7 +146,7 @@ static bool is_eight(santa_dtype t) { return t == SANTA_E4M3 || t == SANTA_E5M2;
 
 /* f16 and bf16 share kernels. */
 static const char *kernel_type(santa_dtype t) {
-    return t == SANTA_F32 ? "float" : t == SANTA_E5M2 ? "e5m2" : is_eight(t) ? "e4m3" : "sixteen";
+    return t == SANTA_F32 ? "float" : is_eight(t) ? "e4m3" : "sixteen";
 }
 
 static bool divides_by(const divisor &d, int64_t n) {
@@ -261,12 +261,13 @@ static int query_parts(const santa_attention &a) {
 static int64_t stream_slices(const params &p) { return over(p.group, p.q_parts > 1 ? 4 : 8); }
 
 /* The same for the streams. */
-static void check_stream(const problem &x, const params &p, const char *type, int C,
+static void check_stream(const problem &x, const params &p, const char *type, int C, const char *paged,
                          const std::string &name) {
     const santa_tensor &k = x.a.k;
-    CHECK_MSG(!strcmp(type, kernel_type(k.dtype)), "%s: K is another type", name.c_str());
+    const bool any = k.dtype == SANTA_E5M2 || (k.dtype == SANTA_E4M3 && C == 4 && !strcmp(paged, "true"));
+    CHECK_MSG(!strcmp(type, any ? "any_eight" : kernel_type(k.dtype)), "%s: K is another type", name.c_str());
     CHECK_MSG((aligned(k) || (k.dtype == SANTA_E5M2 && in_pieces(k))) && k.shape[3] <= 32 * C
-                  && k.shape[3] % (is_eight(k.dtype) ? 16 : 8) == 0 && !x.a.k_scales.data,
+                  && k.shape[3] % (is_eight(k.dtype) ? 16 : 8) == 0,
               "%s: K does not suit", name.c_str());
     const bool extras = x.a.soft_cap > 0.0f || x.a.alibi_slopes;
     CHECK_INT(p.q_parts, query_parts(x.a));
@@ -363,10 +364,21 @@ static void check_digits(const params &p, const std::string &name) {
                   && p.q_sets <= 3, "%s: slots", name.c_str());
 }
 
-/* e5m2, and e4m3 of head_dims other than 128, go by the kernels with a table, if there is one or not. */
-static const char *by_pages(const santa_attention &a, int C) {
-    const bool shares = a.k.dtype == SANTA_E5M2 || (is_eight(a.k.dtype) && C != 4);
+/* e5m2, e4m3 of head_dims other than 128 and rows with scales go by the kernels with a table, if there is one
+   or not. */
+static const char *by_pages(const santa_attention &a, int C, bool scaled) {
+    const bool shares = a.k.dtype == SANTA_E5M2 || (is_eight(a.k.dtype) && C != 4) || scaled;
     return a.block_table || shares ? "true" : "false";
+}
+
+/* What joins splits: of many heads, or 8 splits at most, a warp for each. */
+static bool is_combine(const std::string &name) { return name == "k_combine" || name == "k_combine_few"; }
+static void check_combine(const problem &x, const standin_launch &l, const params &p,
+                          const std::string &name) {
+    const int64_t heads = p.heads, batch = x.a.q.shape[0], pieces = over(p.dv, 128);
+    const bool few = p.splits <= 8 || (p.splits <= 32 && heads * batch * pieces > standin.card->multiprocessors);
+    CHECK_MSG(name == (few ? "k_combine_few" : "k_combine"), "%s for %d splits", name.c_str(), p.splits);
+    check_grid(l, few ? over(heads, 8) : heads, batch, pieces, name);
 }
 
 static void check_dense(const problem &x, const standin_launch &l, const params &p,
@@ -379,14 +391,16 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
     const bool alike = !a.seq_lens && !a.context_lens && !a.kv_start && !a.window && a.q.shape[1] == 1;
     const int64_t splits = alike && !dense_below(x) ? over(p.capacity, split_size(p.capacity)) : p.splits;
     if (sscanf(name.c_str(), "k_dense<%39[^,], %d, %7[a-z], %7[a-z]>", type, &C, paged, pairs) == 4) {
-        check_stream(x, p, type, C, name);
+        check_stream(x, p, type, C, paged, name);
         slices = stream_slices(p);
-        const bool two = slices > 1 && C == 4 && !is_eight(a.k.dtype);
+        const bool scaled = a.k_scales.data || a.v_scales.data,
+                   two = slices > 1 && C == 4 && !is_eight(a.k.dtype) && !scaled;
+        CHECK_MSG(!scaled || a.k.dtype != SANTA_E4M3 || C != 2, "%s: scales", name.c_str());
         if (two) slices = over(slices, 2);
         CHECK_MSG(!strcmp(pairs, two ? "true" : "false"), "%s: pairs", name.c_str());
-        CHECK_MSG(!strcmp(paged, by_pages(a, C)), "%s: pages", name.c_str());
+        CHECK_MSG(!strcmp(paged, by_pages(a, C, scaled)), "%s: pages", name.c_str());
         CHECK_MSG(a.v.dtype == a.k.dtype && in_pieces(a.v) && dv <= 32 * C
-                      && dv % (is_eight(a.k.dtype) ? 16 : 8) == 0 && !a.v_scales.data,
+                      && dv % (is_eight(a.k.dtype) ? 16 : 8) == 0,
                   "%s: V does not suit", name.c_str());
         const uint64_t merge = (uint64_t)(8 * 8 * (32 * C + 4) * 4);  /* [warp][head][columns + 4] */
         CHECK_MSG(l.dynamic >= ring_bytes(x, C) && l.dynamic >= merge, "%s: %llu bytes of shared memory",
@@ -546,8 +560,7 @@ static void check_routed(const problem &x, const standin_launch &l, const params
         check_list_grid(l, splits, kv_heads * over(group, fast ? 8 : 4) * (fast ? 1 : over(p.dv, 256)),
                         batch, name, p.list_early ? (int64_t)(1.5 * read) / list_keys(a) + 2 : INT64_MAX);
     } else if (which == 3) {
-        CHECK(name == "k_combine");
-        check_grid(l, p.heads, batch, over(p.dv, 128), name);
+        check_combine(x, l, p, name);
     } else {
         CHECK(name == "k_route_stats");
         check_grid(l, 1, 1, 1, name);
@@ -660,16 +673,13 @@ static void check_scores(const problem &x, const standin_launch &l, const params
                   && divides_by(p.by_outer, p.heads_inner ? p.blocks : x.a.k.shape[2]),
               "%s: divisors", name.c_str());
     if (sscanf(name.c_str(), "k_scores<%39[^,], %d, %7[a-z]>", type, &C, paged) == 3) {
-        check_stream(x, p, type, C, name);
-        CHECK_MSG(!strcmp(paged, by_pages(x.a, C)), "%s: pages", name.c_str());
+        check_stream(x, p, type, C, paged, name);
+        CHECK_MSG(!strcmp(paged, by_pages(x.a, C, x.a.k_scales.data)), "%s: pages", name.c_str());
         CHECK_MSG(l.dynamic >= ring_bytes(x, C), "%s: %llu bytes of shared memory", name.c_str(),
                   (unsigned long long)l.dynamic);
         CHECK_MSG((int64_t)l.grid.x * p.steps + p.longer == over(work, 8) && p.longer < l.grid.x
                       && p.steps > 0,
                   "%s: steps", name.c_str());
-    } else if (name == "k_scores_cores") {
-        check_cores(x, kernel_type(x.a.k.dtype), 8, name);
-        check_grid(l, over(work, 8), 1, 1, name);
     } else if (name == "k_scores_blocks") {
         CHECK_MSG(suits_score_blocks(x.a), "%s: K does not suit", name.c_str());
         CHECK_MSG(l.dynamic <= 99 * 1024 && l.dynamic >= 8 * (4 * 16 * 144 + 3 * 1024 + 32),
@@ -1205,8 +1215,7 @@ static void check_selected(const problem &x, const char *workspace, uint64_t byt
             const bool limits = fast && x.o.method == SANTA_TOP_K && p.splits > most;
             check_list_grid(l, limits ? most : p.splits, heads * (fast ? 1 : over(p.dv, 256)), batch, name);
         } else if (which == 3) {
-            CHECK(name == "k_combine");
-            check_grid(l, heads, batch, over(p.dv, 128), name);
+            check_combine(x, l, p, name);
         } else {
             CHECK(name == (copied ? "k_draw_stats" : "k_stats"));
         }
@@ -1243,7 +1252,7 @@ static void check_firsts(const problem &x, const char *workspace, uint64_t bytes
             parts.push_back({"block sums", p.block_sums, blocks * 8 * (64u >> p.unit_shift), 8});
             parts.push_back({"stash", p.stash, blocks * 64, 16});
         }
-        if (list || name == "k_combine") {
+        if (list || is_combine(name)) {
             const int64_t most = a.window < p.capacity ? a.window : p.capacity;
             if (dense)
                 CHECK(p.list_ranges == p.first_ranges && p.list_heads == p.group && !p.list && !p.list_lens
@@ -1261,14 +1270,14 @@ static void check_firsts(const problem &x, const char *workspace, uint64_t bytes
             CHECK(name == "k_first_ranges");
             check_grid(l, batch, 1, 1, name);
         } else if (dense) {
-            CHECK_MSG(which == 1 ? list : name == "k_combine", "%s", name.c_str());
+            CHECK_MSG(which == 1 ? list : is_combine(name), "%s", name.c_str());
         } else if (scores) {
             check_scores(x, l, p, name);
         } else if (which == 1) {
             CHECK(name == "k_first_scores");
             check_grid(l, over(batch * kv_heads * stream_slices(p) * p.blocks, 8), 1, 1, name);
         } else if (selects) {
-            CHECK_MSG(which == 2 ? name == "k_top" : which == 3 ? list : name == "k_combine", "%s",
+            CHECK_MSG(which == 2 ? name == "k_top" : which == 3 ? list : is_combine(name), "%s",
                       name.c_str());
         } else if (is_drawn(x)) {
             check_draw(x, l, p, name);
@@ -1341,8 +1350,7 @@ static void check_launches(const problem &asked, const char *workspace, uint64_t
                                  4});
                 check_parts(parts, workspace, bytes, name);
                 if (which == 2) { check_dense(x, l, p, name); continue; }
-                CHECK(name == "k_combine");
-                check_grid(l, p.heads, x.a.q.shape[0], over(p.dv, 128), name);
+                check_combine(x, l, p, name);
                 continue;
             }
             /* sample-attention that looks at no blocks: all rows count as dense */
@@ -1380,8 +1388,7 @@ static void check_launches(const problem &asked, const char *workspace, uint64_t
                 else if (is_copied(x)) check_copied_scores(x, l, p, name);
                 else check_scores(x, l, p, name);
             } else if (dense) {
-                CHECK(name == "k_combine");
-                check_grid(l, p.heads, x.a.q.shape[0], over(p.dv, 128), name);
+                check_combine(x, l, p, name);
             } else if (is_drawn(x)) {
                 check_draw(x, l, p, name);
             } else {
@@ -1421,8 +1428,7 @@ static void check_query_parts(const problem &x, const char *workspace, uint64_t 
         }
         const int64_t batch = x.a.q.shape[0], kv_heads = x.a.k.shape[2],
                       items = batch * kv_heads * stream_slices(p), d = x.a.k.shape[3];
-        CHECK(name.compare(0, 9, "k_scores<") == 0 || name.compare(0, 8, "k_dense<") == 0
-              || name == "k_scores_cores");
+        CHECK(name.compare(0, 9, "k_scores<") == 0 || name.compare(0, 8, "k_dense<") == 0);
         CHECK_MSG(l.overlap == (standin.card->major >= 9), "%s: launched late", name.c_str());
         check_grid(standin.launches[i - 1], kv_heads * stream_slices(p), batch, 1, "k_query_parts");
         CHECK(q.q == x.a.q.data && q.q_type == (int)x.a.q.dtype && q.q_index == p.q_index
@@ -2051,7 +2057,7 @@ static void choices_over_ranks(void) {
             const std::string &before = name_of(standin.launches[e.after - 1]);
             CHECK_INT(e.bytes, i == rows * each ? rows * heads * 66 * 4
                              : heads * (best ? 4 * count : masses && i % 5 == 0 ? 24 : 256 * 12));
-            if (i == rows * each) CHECK(before == "k_combine");
+            if (i == rows * each) CHECK(is_combine(before));
             else CHECK(before == (best ? "k_rank_best"
                                   : masses && i % 5 == 0 ? "k_rank_mass" : "k_rank_bins"));
             check_place(e, bytes);
