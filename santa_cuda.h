@@ -36,7 +36,7 @@
                        1 / 1.25 of dense's time, with one for 4 keys up to 1.4 times as long.
    TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale), and q8_0, e5m2 and
                        q4_0, but not with sample-attention. q and out: f32, f16, bf16.
-                       Fast: k of 16 bits or e4m3 (dense of e5m2 up to 128, too) with adjacent features,
+                       Fast: k of 16 bits or e4m3 (e5m2 up to 128, too) with adjacent features,
                        16-byte aligned rows, head_dim a multiple of 8 (of 8 bits: 16) up to 256, with
                        soft cap and ALiBi, too; f32 with such rows, head_dim a multiple of 4, from
                        128 on, groups of up to 8 heads. A q that k's type cannot hold comes in parts:
@@ -51,16 +51,15 @@
                        dense head_dim_v, too) is 64 or 128 and rows lie on 8 bytes, or on 4 if none
                        is longer than 128 bytes. q is three digits of 8 bits then; a head of q that
                        is not finite is NaN.
-                       Everything else is right, and slow: scores of e5m2 take 4.4 times as long as
-                       reading k.
+                       Everything else is right, and slow.
                        Data must be aligned to the size of a number, as CUDA demands;
                        santa_check says when it is not.
    SCALES OF ROWS      k_scales and v_scales go with all of these types, methods and steps, with
                        ranks, lists and santa_proxy_encode, but not with sample-attention where it
-                       looks at blocks. Not by the fast kernels: k_scales make scores of k slower;
-                       with either dense, lists, top-k, top-p, vattention and saap go by plain
-                       kernels, and prefill row by row. A copy of K is made by the slower of its two
-                       kernels; draws read a scale more for each row.
+                       looks at blocks. Dense and scores of the fast types take up to 1.4 times as
+                       long with them (e4m3 of head_dim 64 up to 1.9). Lists, top-k, top-p, vattention
+                       and saap go by plain kernels then, prefill row by row. A copy of K is made by
+                       the slower of its two kernels; draws read a scale more for each row.
    LIMITS              Besides santa.h's, and tested by santa_check: 2^31 - 64 keys in a
                        sequence (max_pages * page_size with pages), batch and heads up to 65535,
                        head_dim below 2^31, head_dim_v up to 8388480. Dense: kv_heads *
