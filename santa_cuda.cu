@@ -468,7 +468,8 @@ struct sixteen { unsigned short x; };               /* f16 or bf16, see with_typ
 template <typename K> constexpr bool eight_bits = false;              /* of the types on tensor cores */
 template <> constexpr bool eight_bits<e4m3> = true;
 template <> constexpr bool eight_bits<any_eight> = true;
-/* k_dense with a table, for each block; there it costs 2 to 3 %, elsewhere nothing. */
+/* Whether k_dense with a table knows scales of rows. Of e4m3 of head_dim 64 they cost 2 to 3 %, of others
+   nothing that was measured. */
 template <typename K, int C> constexpr bool may_have_scales = true;
 template <> constexpr bool may_have_scales<e4m3, 2> = false;
 
@@ -4794,6 +4795,19 @@ __device__ __forceinline__ void write_joined(const params &p, int b, int head, f
     });
 }
 
+/* How many splits a head has; -1: its row has been drawn. */
+__device__ __forceinline__ int splits_to_join(const params &p, int b, int head) {
+    int begin, end, position;
+    if (p.is_short && !is_short_row(p, b, begin, end)) {
+        if (is_first_cta()) wait_for_previous();    /* see launch_short */
+        return -1;
+    }
+    if (p.list_heads)                               /* k_list's CTAs have seen the lists complete */
+        return (listed_keys(p, b, head / p.list_heads).places + p.list_keys - 1) / p.list_keys;
+    key_range(p, b, begin, end, position);
+    return splits_of(p, begin, end).count;
+}
+
 /* Merges the splits of k_dense or k_list: out and lse.
    Grid: (query head, batch, 128 columns of V). A CTA of 512 threads: the maximum, the
    denominator in f64, then four threads to a column, each with a quarter of every 128 splits,
@@ -4805,19 +4819,10 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     SHARED(shared, combine_memory);
     const int head = blockIdx.x, b = blockIdx.y, tid = threadIdx.x, quarter = tid / 128,
               k = blockIdx.z * 128 + tid % 128;
-    int begin, end, position;
-    if (p.is_short && !is_short_row(p, b, begin, end)) {              /* it has been drawn */
-        if (is_first_cta()) wait_for_previous();    /* see launch_short */
-        return;
-    }
-    key_range(p, b, begin, end, position);
-    int last = splits_of(p, begin, end).count;
-    const int column = min(k, p.dv - 1);
+    const int last = splits_to_join(p, b, head), column = min(k, p.dv - 1);
+    if (last < 0) return;
     const i64 pitch = p.dv + 2;
     const float *partial = p.partial + ((i64)b * p.heads + head) * p.splits * pitch;
-    if (p.list_heads) {                             /* k_list's CTAs have seen the lists complete */
-        last = (listed_keys(p, b, head / p.list_heads).places + p.list_keys - 1) / p.list_keys;
-    }
     if (tid == 0) prefetch((const char *)partial);
     /* splits of a quarter at a time: a short list's are dealt evenly */
     const int each = p.list_heads ? (min(last, 128) + 3) / 4 : 32;
@@ -4885,21 +4890,12 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
 __global__ void __launch_bounds__(256, 4) k_combine_few(const __grid_constant__ params p) {
     const int lane = threadIdx.x & 31, head = (int)blockIdx.x * 8 + this_warp(), b = blockIdx.y,
               column = (int)blockIdx.z * 128 + lane;
-    int begin, end, position;
-    if (p.is_short && !is_short_row(p, b, begin, end)) {              /* it has been drawn */
-        if (is_first_cta()) wait_for_previous();    /* see launch_short */
-        return;
-    }
-    key_range(p, b, begin, end, position);
-    int last = splits_of(p, begin, end).count;
+    if (head >= p.heads) return;                    /* of a CTA the first warp has one, and waits */
+    const int last = splits_to_join(p, b, head), each = p.list_heads ? (last + 3) / 4 : 32;
+    if (last < 0) return;
     const i64 pitch = p.dv + 2;
-    const float *const partial = p.partial + ((i64)b * p.heads + min(head, p.heads - 1)) * p.splits * pitch;
-    if (p.list_heads)                               /* k_list's CTAs have seen the lists complete */
-        last = (listed_keys(p, b, min(head, p.heads - 1) / p.list_heads).places + p.list_keys - 1)
-             / p.list_keys;
-    const int each = p.list_heads ? (last + 3) / 4 : 32;
+    const float *const partial = p.partial + ((i64)b * p.heads + head) * p.splits * pitch;
     wait_for_previous();
-    if (head >= p.heads) return;
     const float top = lane < last ? partial[lane * pitch + p.dv] : MASKED,
                 mass = lane < last ? partial[lane * pitch + p.dv + 1] : 0.0f;
     float m = top, sum[4] = { 0.0f, 0.0f, 0.0f, 0.0f }, half[4] = { 0.0f, 0.0f, 0.0f, 0.0f };

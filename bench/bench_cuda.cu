@@ -155,8 +155,8 @@ static const char *csv_ratio(const gain &g) {
     return to;
 }
 
-/* Pages in an order that is always the same. */
-static std::vector<int> shuffled(int pages) {
+/* A block table, on the device: pages in an order that is always the same. */
+static int *shuffled_table(int pages) {
     std::vector<int> order(pages);
     for (int i = 0; i < pages; i++) order[i] = i;
     unsigned long long x = 1;
@@ -164,7 +164,10 @@ static std::vector<int> shuffled(int pages) {
         x = x * 6364136223846793005ull + 1442695040888963407ull;
         std::swap(order[i], order[(x >> 33) % (i + 1)]);
     }
-    return order;
+    int *table;
+    CUDA(cudaMalloc(&table, pages * sizeof(int)));
+    CUDA(cudaMemcpy(table, order.data(), pages * sizeof(int), cudaMemcpyHostToDevice));
+    return table;
 }
 
 /* bits: of a copy of K, or 0 */
@@ -199,9 +202,7 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page,
     a.out = santa_view(out, q_type, batch, 1, HEADS, DIM);
     if (page) {
         const int pages = batch * n / page;
-        const std::vector<int> order = shuffled(pages);
-        CUDA(cudaMalloc(&table, pages * sizeof(int)));
-        CUDA(cudaMemcpy(table, order.data(), pages * sizeof(int), cudaMemcpyHostToDevice));
+        table = shuffled_table(pages);
         a.k = santa_view(k, (santa_dtype)type, pages, page, KV_HEADS, DIM);
         a.v = santa_view(v, (santa_dtype)type, pages, page, KV_HEADS, DIM);
         a.block_table = table;
@@ -690,19 +691,13 @@ static void bench_dense(timer &t, int batch, int n, const dense_case &x, int run
     memset(&a, 0, sizeof a);
     a.q = santa_view(q, x.q_type, batch, 1, heads, x.dim);
     a.out = santa_view(out, x.q_type, batch, 1, heads, x.dim);
-    a.k = santa_view(kv, x.type, batch, n, KV_HEADS, x.dim);
-    a.v = santa_view(kv + bytes, x.type, batch, n, KV_HEADS, x.dim);
+    const int rows = x.page ? batch * n / x.page : batch, of_row = x.page ? x.page : n;
+    a.k = santa_view(kv, x.type, rows, of_row, KV_HEADS, x.dim);
+    a.v = santa_view(kv + bytes, x.type, rows, of_row, KV_HEADS, x.dim);
     a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CUDA;
     a.soft_cap = x.cap;
-    int *table = nullptr;
-    const int rows = x.page ? batch * n / x.page : batch, of_row = x.page ? x.page : n;
+    int *const table = x.page ? shuffled_table(rows) : nullptr;
     if (x.page) {
-        const std::vector<int> order = shuffled(rows);
-        CUDA(cudaMalloc(&table, rows * sizeof(int)));
-        CUDA(cudaMemcpy(table, order.data(), rows * sizeof(int), cudaMemcpyHostToDevice));
-        a.k = santa_view(kv, x.type, rows, of_row, KV_HEADS, x.dim);
-        a.v = santa_view(kv + bytes, x.type, rows, of_row, KV_HEADS, x.dim);
-        a.k.device = a.v.device = SANTA_CUDA;
         a.block_table = table;
         a.max_pages = n / x.page;
     }

@@ -73,9 +73,7 @@ struct prompt {
         memset(&a, 0, sizeof a);
         a.q = santa_view(q, SANTA_BF16, 1, n, HEADS, DIM);
         if (page) {
-            const std::vector<int> order = shuffled(n / page);
-            CUDA(cudaMalloc(&table, order.size() * sizeof(int)));
-            CUDA(cudaMemcpy(table, order.data(), order.size() * sizeof(int), cudaMemcpyHostToDevice));
+            table = shuffled_table(n / page);
             a.block_table = table;
             a.max_pages = n / page;
         }

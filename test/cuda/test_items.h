@@ -192,7 +192,7 @@ static void items_joined(void) {
         s.batch = turn % 2 ? 140 : 40;
         s.sinks = turn % 2;
         problem p(s);
-        key_lists x = lists_build(&p, turn % 2 ? 1100 : 4000, 0, 1, &r);    /* parts of 128, see list_keys_of */
+        key_lists x = lists_build(&p, turn % 2 ? 1100 : 4000, 0, 1, &r);   /* by 128 */
         check_ranges(p.a, options(SANTA_DENSE, 0), &r, "many heads");
         lists_free(&x);
     }

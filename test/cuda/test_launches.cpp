@@ -265,7 +265,8 @@ static void check_stream(const problem &x, const params &p, const char *type, in
                          const std::string &name) {
     const santa_tensor &k = x.a.k;
     const bool any = k.dtype == SANTA_E5M2 || (k.dtype == SANTA_E4M3 && C == 4 && !strcmp(paged, "true"));
-    CHECK_MSG(!strcmp(type, any ? "any_eight" : kernel_type(k.dtype)), "%s: K is another type", name.c_str());
+    CHECK_MSG(!strcmp(type, any ? "any_eight" : kernel_type(k.dtype)), "%s: K is another type",
+              name.c_str());
     CHECK_MSG((aligned(k) || (k.dtype == SANTA_E5M2 && in_pieces(k))) && k.shape[3] <= 32 * C
                   && k.shape[3] % (is_eight(k.dtype) ? 16 : 8) == 0,
               "%s: K does not suit", name.c_str());
@@ -364,8 +365,8 @@ static void check_digits(const params &p, const std::string &name) {
                   && p.q_sets <= 3, "%s: slots", name.c_str());
 }
 
-/* e5m2, e4m3 of head_dims other than 128 and rows with scales go by the kernels with a table, if there is one
-   or not. */
+/* e5m2, e4m3 of head_dims other than 128, and rows with scales, go by the kernels with a table, if there is
+   one or not. */
 static const char *by_pages(const santa_attention &a, int C, bool scaled) {
     const bool shares = a.k.dtype == SANTA_E5M2 || (is_eight(a.k.dtype) && C != 4) || scaled;
     return a.block_table || shares ? "true" : "false";
@@ -376,7 +377,8 @@ static bool is_combine(const std::string &name) { return name == "k_combine" || 
 static void check_combine(const problem &x, const standin_launch &l, const params &p,
                           const std::string &name) {
     const int64_t heads = p.heads, batch = x.a.q.shape[0], pieces = over(p.dv, 128);
-    const bool few = p.splits <= 8 || (p.splits <= 32 && heads * batch * pieces > standin.card->multiprocessors);
+    const bool many = heads * batch * pieces > standin.card->multiprocessors,
+               few = p.splits <= 8 || (p.splits <= 32 && many);
     CHECK_MSG(name == (few ? "k_combine_few" : "k_combine"), "%s for %d splits", name.c_str(), p.splits);
     check_grid(l, few ? over(heads, 8) : heads, batch, pieces, name);
 }
