@@ -51,7 +51,8 @@ enum { BLOCK = SANTA_BLOCK };                       /* keys of a block; a warp o
 enum { PASS_HEADS = 8 };                            /* query heads per pass: the N side of the mma */
 /* Keys of a dense CTA are 1 << this, of a row that has more than MIDDLE_KEYS, SHORT_KEYS, or less; fixed,
    so that sums are. */
-enum { SPLIT_SHIFT = 10, MIDDLE_SHIFT = 9, SHORT_SHIFT = 7, MIDDLE_KEYS = 8192, SHORT_KEYS = 512 };
+enum { SPLIT_SHIFT = 10, MIDDLE_SHIFT = 9, HALF_SHIFT = 8, SHORT_SHIFT = 7 };
+enum { MIDDLE_KEYS = 8192, HALF_KEYS = 2048, SHORT_KEYS = 512 };
 enum { DENSE_WARPS = 4, SCORE_WARPS = 8, GATHER_WARPS = 8 };
 enum { PORTION = GATHER_WARPS * 32 };               /* draws of a CTA: one for each thread */
 enum { KEPT = 8 };                                  /* block sums that such a thread keeps: 131072 keys */
@@ -257,7 +258,7 @@ struct params {
     int vector_q, vector_v;                         /* rows are 16-byte pieces; q has 16 bits */
     int batch, heads, group, slices, dv;            /* slices: of a group, each a kernel's pass */
     int blocks, splits;                             /* of 64 keys in capacity; that a row has at most */
-    int short_keys;                                 /* rows of at most so many have the smallest splits */
+    int short_keys, half_keys;                      /* rows of at most so many have smaller splits */
     const int *table;                               /* [batch, table_stride]: a sequence's pages, or NULL */
     i64 table_stride;
     divisor by_page;                                /* keys of a page, with a table */
@@ -487,10 +488,18 @@ struct parts_memory { float top[SCORE_WARPS]; };    /* k_query_parts */
 /* A warp's sums for GS heads, and behind them each head's maximum and denominator. */
 template <int GS, int COLUMNS> struct warp_sums { float head[GS][COLUMNS + 4]; };
 
+/* K whose short rows have smaller splits, which k_dense may join itself, and how many: of the numbers most
+   used, as code counts. */
+template <typename K, int C> constexpr bool favours_short = false;
+template <> constexpr bool favours_short<sixteen, 4> = true;
+enum { MOST_JOINED = 8 };
+
 /* k_dense: the ring, where at the end the warps' sums lie. */
 template <typename K, int C> struct dense_memory {
     enum { LANES = 2 * ring<K, C>::LOADS, COLUMNS = 16 / (int)sizeof(K) * LANES, TILES = COLUMNS / 16 };
-    enum { RING = ring<K, C>::BYTES, MERGE = SCORE_WARPS * sizeof(warp_sums<PASS_HEADS, COLUMNS>) };
+    /* behind the warps' sums those of the split */
+    enum { RING = ring<K, C>::BYTES,
+           MERGE = (SCORE_WARPS + (int)favours_short<K, C>) * sizeof(warp_sums<PASS_HEADS, COLUMNS>) };
     static constexpr int BYTES = (int)RING > (int)MERGE ? (int)RING : (int)MERGE;
     static_assert(32 % (int)LANES == 0, "a row of V is copied by a power of two of lanes");
     static_assert(BYTES <= LEAST_SHARED, "the ring of k_dense does not fit on every card");
@@ -949,7 +958,7 @@ template <int CH, typename Pick> void k_gather(const params) {
 void k_dense_plain(const params p) {
     standin_kernel(DENSE_WARPS * 32, 0, (size_t)plain_bytes(p.plain_slots, p.query_pitch));
 }
-template <typename K, int C, bool PAGED, bool PAIRS> void k_dense(const params) {
+template <typename K, int C, bool PAGED, bool PAIRS, bool JOINS> void k_dense(const params) {
     standin_kernel(SCORE_WARPS * 32, 0, dense_memory<K, C>::BYTES);
 }
 void k_query_digits(const params) { standin_kernel(SCORE_WARPS * 32, 0, 0); }
@@ -1445,7 +1454,9 @@ __device__ __forceinline__ void key_range(const params &p, int b, int &begin, in
 struct row_splits { int first, count, shift; };
 __device__ __forceinline__ row_splits splits_of(const params &p, int begin, int end) {
     const int keys = end - begin,
-              shift = keys <= p.short_keys ? SHORT_SHIFT : keys <= MIDDLE_KEYS ? MIDDLE_SHIFT : SPLIT_SHIFT;
+              shift = keys <= p.short_keys    ? SHORT_SHIFT
+                    : keys <= p.half_keys   ? HALF_SHIFT
+                    : keys <= MIDDLE_KEYS   ? MIDDLE_SHIFT : SPLIT_SHIFT;
     const int first = begin >> shift;
     return { first, keys > 0 ? ((end - 1) >> shift) + 1 - first : 0, shift };
 }
@@ -2910,7 +2921,7 @@ template <typename K, int C, bool PAGED>
 __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_constant__ params p) {
     enum { LOADS = ring<K, C>::LOADS, STEPS = ring<K, C>::STEPS };
     DYNAMIC_SHARED(slots);
-    const int warp = threadIdx.x >> 5;
+    const int warp = this_warp();
     uint4 *mine = slots + warp * STEPS * LOADS * 32;
     const unsigned from = blockIdx.x * p.steps + min(blockIdx.x, p.longer);
     const unsigned end = (from + p.steps + (blockIdx.x < p.longer)) * SCORE_WARPS;
@@ -2971,7 +2982,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
 /* Inclusive scan over the block's threads in a fixed order; *total gets the sum. scratch: one
    number per warp. */
 template <int WARPS, typename T> __device__ __forceinline__ T cta_scan(T x, T *scratch, T *total) {
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int lane = threadIdx.x & 31, warp = this_warp();
 #pragma unroll
     for (int o = 1; o < 32; o <<= 1) {
         T y = __shfl_up_sync(FULL, x, o);
@@ -3584,7 +3595,7 @@ __global__ void __launch_bounds__(PORTION, 4) k_gather(const __grid_constant__ p
     enum { COLUMNS = 128 * CH };
     SHARED(memory, gather_memory<CH, Pick>);
     typename Pick::scan &s = memory.scan;
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp();
     const int b = blockIdx.y, head = blockIdx.x, kv = head / p.group;
     const int index = (int)blockIdx.z % p.portions, column_block = (int)blockIdx.z / p.portions,
               column = column_block * COLUMNS;
@@ -3744,10 +3755,10 @@ __global__ void __launch_bounds__(PORTION, 4) k_gather(const __grid_constant__ p
 enum { WEIGHT_BITS = 15, LEAST_UNIT = -100, MOST_UNIT = 113 };
 
 /* Online softmax of a warp's block, heads 2c + e: s becomes the weights relative to the new maximum,
-   times 2^BITS. keep: what the sums so far are to be multiplied with. is_pair: of a lane's keys only that
-   pair counts. */
+   times 2^BITS. keep: what the sums so far are to be multiplied with. pairs: bit i, whether a lane's pair i
+   of keys counts. */
 template <int BITS>
-__device__ __forceinline__ void weigh_block(float (&s)[2][8], const float (&m)[2], bool is_pair, int pair,
+__device__ __forceinline__ void weigh_block(float (&s)[2][8], const float (&m)[2], unsigned pairs,
                                             float (&top)[2], float (&den)[2], float (&keep)[2]) {
 #pragma unroll
     for (int e = 0; e < 2; e++) {
@@ -3757,7 +3768,7 @@ __device__ __forceinline__ void weigh_block(float (&s)[2][8], const float (&m)[2
         keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - now);
 #pragma unroll
         for (int k = 0; k < 8; k++) {
-            s[e][k] = is_pair && k / 2 != pair ? 0.0f : pow2(s[e][k] - base);
+            s[e][k] = pow2(pairs >> (k / 2) & 1 ? s[e][k] - base : MASKED);
             sum += s[e][k];
         }
 #pragma unroll
@@ -3821,7 +3832,7 @@ __device__ __forceinline__ void online_softmax(float (&s)[2][8], const float (&m
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
     float own[2];
     __syncwarp();                                   /* the last block's weights have been read */
-    weigh_block<0>(s, m, false, 0, top, den, own);
+    weigh_block<0>(s, m, 15, top, den, own);
 #pragma unroll
     for (int e = 0; e < 2; e++)
         if (r == 0 && 2 * c + e < GS) factor[2 * c + e] = own[e];
@@ -3842,13 +3853,18 @@ __device__ __forceinline__ void online_softmax(float (&s)[2][8], const float (&m
     }
 }
 
+/* A split's partial results in p.partial, p.dv + 2 numbers; from head to head. */
+__device__ __forceinline__ float *split_of(const params &p, int b, int head, int split) {
+    return p.partial + (((i64)b * p.heads + head) * p.splits + split) * (p.dv + 2);
+}
+__device__ __forceinline__ i64 split_pitch(const params &p) { return (i64)p.splits * (p.dv + 2); }
+
 /* The warps' maxima and denominators beside their sums in merge[WARPS], then all of it as this
-   split's partial result; MOMENTS: for vAttention with the sums of squares behind the denominators,
-   which lie there, too. thread: of WARPS warps. */
+   split's partial result, those of heads `pitch` numbers apart. thread: of WARPS warps. */
 template <int WARPS, int GS, int COLUMNS>
 __device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUMNS> *merge,
-                                            const float top[2], const float den[2], int b, int head,
-                                            int heads, int split, int column, int thread) {
+                                            const float top[2], const float den[2], int heads, float *to,
+                                            i64 pitch, int column, int thread) {
     const int lane = threadIdx.x & 31, warp = thread >> 5, r = lane >> 2, c = lane & 3;
     if (r == 0)
         for (int e = 0; e < 2; e++)
@@ -3870,11 +3886,87 @@ __device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUM
             sum += e * mw[k];
             d += e * mass;
         }
-        float *out = p.partial + (((i64)b * p.heads + head + g) * p.splits + split) * (p.dv + 2);
+        float *const out = to + g * pitch;
         if (column + k < p.dv) out[column + k] = sum;
         if (column + k == 0) { out[p.dv] = m; out[p.dv + 1] = d; }
     }
     launch_dependents();
+}
+
+/* A head's lse, by a thread that tells, and its results: columns calls what it is given with a column and
+   its sum. m, all: highest score and mass. RESTS: there may be mass beside a list. */
+template <bool RESTS, typename F>
+__device__ __forceinline__ void write_joined(const params &p, int b, int head, float m, double all,
+                                             bool tells, F columns) {
+    /* the mass beside which a sink stands */
+    double whole = all;
+    const float listed = m;
+    if (RESTS && p.list_rest) {
+        const rest_mass rest = p.list_rest[(i64)b * p.heads + head];
+        const float top = fmaxf(m, rest.top);
+        whole = all * (double)pow2(m - top) + rest.sum * (double)pow2(rest.top - top);
+        m = top;
+    }
+    if (tells && p.lse) {
+        const i64 at = lse_of(p, b, p.q_index, head);
+        const bool apart = RESTS && p.rank_lse;
+        p.lse[at] = head_lse(p, head, apart ? listed : m, apart ? all : whole);
+        if (apart) p.rank_lse[at] = head_lse(p, head, m, whole);
+    }
+    const bool bad = !(whole == whole) || isinf(whole);
+    const double share = all > 0.0 ? sink_share(p, head, m, whole) / all : 0.0;
+    columns([&](int k, float sum) {
+        const float f = bad       ? __int_as_float(0x7fc00000)
+                      : all > 0.0 ? (float)((double)sum * share) * p.v_scale : 0.0f;
+        store_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1]
+                                  + head * p.out_stride[2] + k * p.out_stride[3], f);
+    });
+}
+
+/* What up to 32 splits of a head become, by a warp whose lane z has split z's highest score and mass: the
+   splits' weights, the highest score, all mass. */
+struct joined_splits { float weight, top; double all; };
+__device__ __forceinline__ joined_splits join_splits(float top, float mass, bool is_there) {
+    joined_splits x = { 0.0f, top, 0.0 };
+#pragma unroll
+    for (int o = 16; o; o >>= 1) x.top = fmaxf(x.top, __shfl_xor_sync(FULL, x.top, o));
+    if (is_there) x.weight = top < MASK_LIMIT ? mass == mass ? 0.0f : mass : pow2(top - x.top);
+    x.all = (double)x.weight * (double)mass;        /* NaN * 0 keeps a NaN */
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) x.all += __shfl_xor_sync(FULL, x.all, o);
+    return x;
+}
+
+/* The splits of up to 8 heads joined by the CTAs of a cluster, whose own ones lie at `own` in each, as
+   k_combine_few joins them: a warp a head, a CTA some columns. All threads of all CTAs of the cluster
+   come here. */
+__device__ __forceinline__ void join_in_cluster(const params &p, const float *own, i64 pitch, int b,
+                                                int head, int heads, int count) {
+    const int lane = threadIdx.x & 31, warp = this_warp(), rank = cluster_rank(), ranks = (int)gridDim.x;
+    cluster_sync();
+    if (warp < heads) {
+        own += warp * pitch;
+        const float *const mine = of_rank(own, min(lane, ranks - 1)) + p.dv;
+        const bool has = lane < count;
+        const joined_splits x = join_splits(has ? mine[0] : MASKED, has ? mine[1] : 0.0f, has);
+        write_joined<false>(p, b, head + warp, x.top, x.all, lane == 0 && rank == 0, [&](auto finish) {
+#pragma unroll 1
+            for (int first = 32 * rank; first < p.dv; first += 32 * ranks) {
+                const int k = first + lane;
+                float y[MOST_JOINED], sum = 0.0f;
+#pragma unroll
+                for (int z = 0; z < MOST_JOINED; z++)
+                    y[z] = z < count && k < p.dv ? of_rank(own, z)[k] : 0.0f;
+#pragma unroll
+                for (int z = 0; z < MOST_JOINED; z++) {
+                    const float weight = __shfl_sync(FULL, x.weight, z);
+                    if (z < count) sum += weight * y[z];
+                }
+                if (k < p.dv) finish(k, sum);
+            }
+        });
+    }
+    cluster_sync();                                 /* others may still read what is here */
 }
 
 /* Both dense kernels: exact split-KV attention. For each query head and split, see splits_of,
@@ -4059,8 +4151,8 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32, 2) k_dense_plain(const __gri
 #pragma unroll
         for (int k = 0; k < 8; k++)
             merge[warp].head[g][PLAIN_NUMBERS * (k / 4) + 4 * lane + k % 4] = acc[g][k];
-    write_split<DENSE_WARPS>(p, merge, top, den, b, head, heads, (int)blockIdx.x, column,
-                             (int)threadIdx.x);
+    write_split<DENSE_WARPS>(p, merge, top, den, heads, split_of(p, b, head, (int)blockIdx.x),
+                             split_pitch(p), column, (int)threadIdx.x);
 }
 
 /* P of two heads of a key, as a register of the tensor cores' type. */
@@ -4196,17 +4288,17 @@ __device__ __forceinline__ void add_values(const uint4 *slot, const float y[2][2
     }
 }
 
-template <typename K, int C, bool PAGED, bool PAIRS>
+template <typename K, int C, bool PAGED, bool PAIRS, bool JOINS>
 __global__ void __launch_bounds__(SCORE_WARPS * 32, C == 8 ? 1 : 2)
 k_dense(const __grid_constant__ params p) {
     enum { LOADS = ring<K, C>::LOADS, STEPS = ring<K, C>::STEPS * (PAIRS ? 2 : 1) };
     enum { RINGS = PAIRS ? SCORE_WARPS / 2 : SCORE_WARPS };
-    constexpr bool SCALES = PAGED && !PAIRS && may_have_scales<K, C>;
+    constexpr bool SCALES = PAGED && !PAIRS && may_have_scales<K, C>, SHORT = favours_short<K, C> && !PAIRS;
     typedef dense_memory<K, C> memory;
     enum { TILES = memory::TILES, COLUMNS = memory::COLUMNS };
     DYNAMIC_SHARED(slots);                          /* memory::BYTES */
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
-    const int half = PAIRS ? threadIdx.x >> 7 : 0, warp = (threadIdx.x >> 5) - half * RINGS;
+    const int half = PAIRS ? threadIdx.x >> 7 : 0, warp = this_warp() - half * RINGS;
     unsigned place = blockIdx.x, list = blockIdx.y;
     if (p.heads_inner) {                            /* so that neighbours read neighbouring rows */
         const unsigned id = list * gridDim.x + place;
@@ -4224,44 +4316,46 @@ k_dense(const __grid_constant__ params p) {
     const row_splits splits = splits_of(p, x.begin, x.end);
     /* see launch_short */
     if ((p.is_short || p.q_parts) && is_first_cta()) wait_for_previous();
-    if ((int)place >= splits.count) return;
+    if ((int)place >= splits.count && !JOINS) return;
     const int split = splits.first + (int)place, blocks = (1 << splits.shift) / BLOCK;
-    const bool quarters = !PAIRS && STEPS > 1 && splits.shift == SHORT_SHIFT;
-    const int first = max(split * blocks, x.begin / BLOCK), quarter = warp % 4;
-    const int last = min((split + 1) * blocks, (x.end + BLOCK - 1) / BLOCK);
+    /* of a short row's split, which has fewer blocks than warps, 2 or 4 warps share a block: a warp's steps
+       are lead .. lead + more of K, and as many of V */
+    const int shares = PAIRS || STEPS == 1 ? 0
+                     : splits.shift == SHORT_SHIFT ? 2 : SHORT && splits.shift == HALF_SHIFT ? 1 : 0,
+              more = (4 >> shares) - 1, lead = (warp & ((1 << shares) - 1)) << (2 - shares);
+    const auto next = [&](int i) { return i + 1 + ((i + 1) & more ? 0 : 3 - more); };
+    const int first = max(split * blocks, x.begin / BLOCK);
+    const int last = (int)place >= splits.count ? first
+                   : min((split + 1) * blocks, (x.end + BLOCK - 1) / BLOCK);
     launch_dependents();                            /* k_combine comes beside the last of these CTAs */
     /* block t belongs to ring t % RINGS, whatever the first one is */
-    int in_block = first + ((warp - first) & (RINGS - 1)), fill_slot = 0, slot = 0;
-    if (quarters) in_block = split * blocks + warp / 4;
+    int in_block = first + ((warp - first) & (RINGS - 1)), fill = lead, fill_slot = 0, slot = 0;
+    if (shares) in_block = split * blocks + (warp >> shares);
     if (in_block < first) in_block = last;
     x.block = in_block;
     row_source in = { nullptr, 0, 0 };
-    auto advance = [&](int step) {                  /* step % 8 of in_block: four of K, four of V */
-        const int fill = step % 8;
+    auto advance = [&]() {                          /* step `fill` of in_block: four of K, four of V */
         if (!PAIRS) __syncwarp();                   /* all have read what was there */
         if (in_block < last) {
             cursor y = x;
             y.block = in_block;
-            if (SCALES && fill < 4 && (fill == 0 || quarters)) {
+            if (SCALES && fill == lead) {
                 if (p.k_scales.data) send_scales(p, p.k_scales, b, kv, in_block, x.begin, x.end);
                 if (p.v_scales.data) send_scales(p, p.v_scales, b, kv, in_block, x.begin, x.end);
             }
-            if (fill % 4 == 0 || quarters)
+            if (fill % 4 == lead)
                 in = fill < 4 ? row_source{ key_base<PAGED>(p, y), p.k_row, p.d * (int)sizeof(K) }
                               : row_source{ value_base<PAGED>(p, y), p.v_row, p.dv * (int)sizeof(K) };
             copy_rows<K, C, PAGED, PAIRS>(p, y, in, fill >= 4, fill % 4, half,
                                           mine + fill_slot * LOADS * 32);
-            if (fill == 7) in_block += RINGS;
+            fill = next(fill);
+            if (fill > 7) { in_block += RINGS; fill &= 7; }
         }
         if (++fill_slot == STEPS) fill_slot = 0;
         copy_commit();
     };
 #pragma unroll 1
-    for (int i = 0; i < STEPS - 1; i++) {
-        if (quarters && i == 2) in_block = last;    /* there is nothing more */
-        advance(quarters ? quarter + 4 * i : i);
-    }
-    if (quarters) in_block = last;
+    for (int i = 0; i < STEPS - 1; i++) advance();
     float top[2] = { MASKED, MASKED }, den[2] = { 0.0f, 0.0f };
     float acc[TILES][4];
 #pragma unroll
@@ -4278,13 +4372,13 @@ k_dense(const __grid_constant__ params p) {
             key_scales = scales_of_block(p, p.k_scales, b, kv, x.block, x.begin, x.end);
         /* a loop: little code counts, since it comes from memory */
 #pragma unroll 1
-        for (int i = quarters ? quarter : 0; i < 8; i += quarters ? 4 : 1) {
+        for (int i = lead; i < 8; i = next(i)) {
             float y[2][2];
             if (PAIRS) {                            /* both have copied this, and read the one before */
                 copy_wait<(STEPS > 1 ? STEPS - 2 : 0)>();
                 barrier_among(1 + warp, 64);
             }
-            advance(i + STEPS - 1);
+            advance();
             if (!PAIRS) copy_wait<STEPS - 1>();
             const uint4 *const rows = mine + slot * LOADS * 32;
             if (++slot == STEPS) slot = 0;
@@ -4297,18 +4391,18 @@ k_dense(const __grid_constant__ params p) {
                         y[0][h] *= scale;
                         y[1][h] *= scale;
                     }
-                if (__builtin_expect(p.special, 0)) /* quarters: s has these in others' places, too */
+                if (__builtin_expect(p.special, 0)) /* s has a warp's scores in its sharers' places, too */
                     finish_products(p, q.unscale, head, heads, x.block * BLOCK + 8 * r + 2 * i, x.position,
                                     y, x.begin, x.end - 1);
 #pragma unroll
                 for (int k = 0; k < 8; k++)
 #pragma unroll
-                    for (int e = 0; e < 2; e++) s[e][k] = k / 2 == i || quarters ? y[e][k & 1] : s[e][k];
-                if (i < 3 && !quarters) continue;
+                    for (int e = 0; e < 2; e++) s[e][k] = ((k / 2 ^ i) & more) == 0 ? y[e][k & 1] : s[e][k];
+                if (i < lead + more) continue;
                 block_finish<false>(p, rest_of_scale(p, q.unscale), head, heads, x.block, x.begin, x.end,
                                     x.position, bad_pages<PAGED>(p, x), s, m);
                 float keep[2];
-                weigh_block<WEIGHT_BITS>(s, m, quarters, quarter, top, den, keep);
+                weigh_block<WEIGHT_BITS>(s, m, ((2u << more) - 1) << lead, top, den, keep);
                 if (SCALES && p.v_scales.data) weigh_scales(p, x, s, keep, unit);
                 keep_sums(keep, acc);
                 continue;
@@ -4334,8 +4428,15 @@ k_dense(const __grid_constant__ params p) {
 #pragma unroll
     for (int e = 0; e < 2; e++)
         if (top[e] >= MASK_LIMIT) top[e] -= WEIGHT_BITS;
-    write_split<RINGS>(p, merge, top, den, b, head, heads, (int)place, 0,
-                       (int)threadIdx.x - half * 32 * RINGS);
+    const i64 pitch = JOINS ? p.dv + 2 : split_pitch(p);
+    float *const to = JOINS ? (float *)(merge + RINGS) : split_of(p, b, head, (int)place);
+    write_split<RINGS>(p, merge, top, den, heads, to, pitch, 0, (int)threadIdx.x - half * 32 * RINGS);
+    if constexpr (JOINS) {
+        int from, end;
+        if (p.is_short && !is_short_row(p, b, from, end)) return;
+        if (p.is_short) wait_for_previous();        /* for what the kernels that draw write of such rows */
+        join_in_cluster(p, to, pitch, b, head, heads, splits.count);
+    }
 }
 
 /* K and V of q8_0 and q4_0: q's numbers are three digits of 8 bits, so that K's meet them as they are.
@@ -4689,7 +4790,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_dense_blocks(const __gr
             block_finish<false>(p, 1.0f, head, heads, x.block, x.begin, x.end, x.position, bad_rows(p, x),
                                 s, m);
             float keep[2];
-            weigh_block<0>(s, m, false, 0, top, den, keep);
+            weigh_block<0>(s, m, 15, top, den, keep);
             keep_sums(keep, acc);
             continue;
         }
@@ -4708,7 +4809,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_dense_blocks(const __gr
         for (int k = 0; k < 4; k++)
             merge[warp].head[2 * c + (k & 1)][16 * (i & ~1) + 4 * r + 2 * (i & 1) + k / 2]
                 = acc[i][k] * unit;
-    write_split<SCORE_WARPS>(p, merge, top, den, b, head, heads, (int)blockIdx.x, 0, (int)threadIdx.x);
+    write_split<SCORE_WARPS>(p, merge, top, den, heads, split_of(p, b, head, (int)blockIdx.x),
+                             split_pitch(p), 0, (int)threadIdx.x);
 }
 
 /* The keys of one list, see >>list-kernel: i < count, then those of the ranges, then of pieces. */
@@ -4764,35 +4866,6 @@ __device__ __forceinline__ listed listed_keys(const params &p, int b, int item) 
     listed x = begin_list(p, b, item);
     see_list(p, b, item, x);
     return x;
-}
-
-/* A head's lse, by a thread that tells, and its results: columns calls what it is given with a column and
-   its sum. m, all: highest score and mass. */
-template <typename F>
-__device__ __forceinline__ void write_joined(const params &p, int b, int head, float m, double all,
-                                             bool tells, F columns) {
-    /* the mass beside which a sink stands */
-    double whole = all;
-    const float listed = m;
-    if (p.list_rest) {
-        const rest_mass rest = p.list_rest[(i64)b * p.heads + head];
-        const float top = fmaxf(m, rest.top);
-        whole = all * (double)pow2(m - top) + rest.sum * (double)pow2(rest.top - top);
-        m = top;
-    }
-    if (tells && p.lse) {
-        const i64 at = lse_of(p, b, p.q_index, head);
-        p.lse[at] = head_lse(p, head, p.rank_lse ? listed : m, p.rank_lse ? all : whole);
-        if (p.rank_lse) p.rank_lse[at] = head_lse(p, head, m, whole);
-    }
-    const bool bad = !(whole == whole) || isinf(whole);
-    const double share = all > 0.0 ? sink_share(p, head, m, whole) / all : 0.0;
-    columns([&](int k, float sum) {
-        const float f = bad       ? __int_as_float(0x7fc00000)
-                      : all > 0.0 ? (float)((double)sum * share) * p.v_scale : 0.0f;
-        store_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1]
-                                  + head * p.out_stride[2] + k * p.out_stride[3], f);
-    });
 }
 
 /* How many splits a head has; -1: its row has been drawn. */
@@ -4880,7 +4953,7 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     const bool writes = !quarter && k < p.dv;
     if (writes)
         sum = (shared.sums[0][tid] + shared.sums[1][tid]) + (shared.sums[2][tid] + shared.sums[3][tid]);
-    write_joined(p, b, head, m, all, tid == 511 && blockIdx.z == 0, [&](auto finish) {
+    write_joined<true>(p, b, head, m, all, tid == 511 && blockIdx.z == 0, [&](auto finish) {
         if (writes) finish(k, sum);
     });
 }
@@ -4898,13 +4971,8 @@ __global__ void __launch_bounds__(256, 4) k_combine_few(const __grid_constant__ 
     wait_for_previous();
     const float top = lane < last ? partial[lane * pitch + p.dv] : MASKED,
                 mass = lane < last ? partial[lane * pitch + p.dv + 1] : 0.0f;
-    float m = top, sum[4] = { 0.0f, 0.0f, 0.0f, 0.0f }, half[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
-#pragma unroll
-    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
-    const float w = lane >= last ? 0.0f : top < MASK_LIMIT ? mass == mass ? 0.0f : mass : pow2(top - m);
-    double all = (double)w * (double)mass;          /* NaN * 0 keeps a NaN */
-#pragma unroll
-    for (int o = 1; o < 32; o <<= 1) all += __shfl_xor_sync(FULL, all, o);
+    const joined_splits joined = join_splits(top, mass, lane < last);
+    float sum[4] = { 0.0f, 0.0f, 0.0f, 0.0f }, half[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
 #pragma unroll 1
     for (int q = 0; q < 4; q++) {
         const int end = min(last, each * (q + 1));
@@ -4920,7 +4988,7 @@ __global__ void __launch_bounds__(256, 4) k_combine_few(const __grid_constant__ 
                     x[u][i] = z + u < end && column + 32 * i < p.dv ? from[32 * i] : 0.0f;
 #pragma unroll
             for (int u = 0; u < 4; u++) {
-                const float weight = __shfl_sync(FULL, w, z + u);
+                const float weight = __shfl_sync(FULL, joined.weight, z + u);
                 if (z + u < end)
 #pragma unroll
                     for (int i = 0; i < 4; i++) quarter[i] += weight * x[u][i];
@@ -4932,7 +5000,7 @@ __global__ void __launch_bounds__(256, 4) k_combine_few(const __grid_constant__ 
             if (q & 1) sum[i] += half[i];
         }
     }
-    write_joined(p, b, head, m, all, lane == 0 && blockIdx.z == 0, [&](auto finish) {
+    write_joined<true>(p, b, head, joined.top, joined.all, lane == 0 && blockIdx.z == 0, [&](auto finish) {
 #pragma unroll 1
         for (int i = 0; i < 4; i++) {
             if (column + 32 * i < p.dv) finish(column + 32 * i, sum[0]);
@@ -5497,7 +5565,7 @@ __device__ __forceinline__ void write_tile(const params &p, const tile &t, int m
 __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_constant__ params p) {
     DYNAMIC_SHARED(slots);                          /* prefill_bytes */
     SHARED(bad, screened);
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, chunks = (p.d + 63) / 64;
+    const int lane = threadIdx.x & 31, warp = this_warp(), chunks = (p.d + 63) / 64;
     const tile t = locate_tile(p, (int)blockIdx.x);
     if (t.rows == 0) return;
     const int v_chunks = min((p.dv - t.column + 63) / 64, 2), m = 32 * warp + (lane >> 2);
@@ -6086,7 +6154,7 @@ __device__ __forceinline__ i64 unit_at(const params &p, int b, int head, int u) 
 __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_constant__ params p) {
     DYNAMIC_SHARED(slots);                          /* sample_bytes */
     SHARED(shared, sample_memory);
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, chunks = (p.d + 63) / 64;
+    const int lane = threadIdx.x & 31, warp = this_warp(), chunks = (p.d + 63) / 64;
     const int u = (int)blockIdx.x % p.units, split = (int)blockIdx.x / p.units, r = lane >> 2, c = lane & 3;
     const int size = 1 << p.block_shift, m = 16 * warp + r;
     tile t;
@@ -6269,7 +6337,7 @@ __device__ __forceinline__ double set_mass(const params &p, int b, int head, boo
 __global__ void __launch_bounds__(256) k_select(const __grid_constant__ params p) {
     SHARED(shared, select_memory);
     const int is_slash = blockIdx.x, head = blockIdx.y, b = blockIdx.z, lane = threadIdx.x & 31,
-              warp = threadIdx.x >> 5;
+              warp = this_warp();
     const i64 at = (i64)b * p.heads + head;
     const int len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
     const int n = (int)((len + (i64)(1 << p.block_shift) - 1) >> p.block_shift);
@@ -6342,7 +6410,7 @@ __global__ void __launch_bounds__(256) k_select(const __grid_constant__ params p
 /* Blocks that head `head` reads and those that dense attention would, of row blocks of a warp's turns. */
 __device__ __forceinline__ void count_blocks(const params &p, int b, int head, const unsigned *sets,
                                              i64 *kept, i64 *all) {
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, size = 1 << p.block_shift;
+    const int lane = threadIdx.x & 31, warp = this_warp(), size = 1 << p.block_shift;
     int begin, end, start;
     row_range(p, b, 0, 1, begin, end, start);
     const int from = first_row_of(p, b, start), low = start >> p.block_shift,
@@ -6535,7 +6603,7 @@ __global__ void __launch_bounds__(256) k_audit(const __grid_constant__ params p)
 __global__ void __launch_bounds__(256) k_row_mass(const __grid_constant__ params p) {
     SHARED(shared, select_memory);
     const int head = blockIdx.x, b = blockIdx.y, kv = head / p.group, lane = threadIdx.x & 31,
-              warp = threadIdx.x >> 5, per = p.block_shift - 6;
+              warp = this_warp(), per = p.block_shift - 6;
     const bool dense = !p.mask && p.runs_dense[b * (int)p.kv_heads + kv];
     const float2 *const sums = p.block_sums + ((i64)b * p.heads + head) * p.blocks;
     const unsigned *const sets = p.sets + ((i64)b * p.heads + head) * 2 * p.mask_words;
@@ -6674,7 +6742,7 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
 /* The same for all query rows of a call, which k_prefill has done. Of a sparse one a key counts that some
    head of the group reads. Grid: (KV head, batch), 256 threads: a warp owns every eighth row. */
 __global__ void __launch_bounds__(256) k_prefill_stats(const __grid_constant__ params p) {
-    const int kv = blockIdx.x, b = blockIdx.y, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int kv = blockIdx.x, b = blockIdx.y, lane = threadIdx.x & 31, warp = this_warp();
     const bool all = !p.is_sparse || (!p.mask && p.runs_dense[b * (int)p.kv_heads + kv]);
     i64 keys = 0, by_head = 0, by_group = 0, short_rows = 0;
     int start, begin, end;
@@ -7587,7 +7655,7 @@ template <int HALF> __device__ __forceinline__ void fold(float *x, int lane) {
 __global__ void __launch_bounds__(32 * ENCODE_WARPS, 4) k_encode_cores(const __grid_constant__ params p) {
     enum { ROWS = 2, GROUPS = ENCODE_DIM / 32 };
     SHARED(s, encode_memory);
-    const int tid = threadIdx.x, warp = tid / 32, lane = tid & 31, g = lane / 4, t = lane & 3;
+    const int tid = threadIdx.x, warp = this_warp(), lane = tid & 31, g = lane / 4, t = lane & 3;
     const int n = p.copy.keys, groups = p.d / 32;
     const float norm = p.norm;
     /* warps that share a block, and the first of them */
@@ -7959,7 +8027,7 @@ enum { ALWAYS, DRAWN, WEIGH, SURE };
 __device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const team &t, int mode,
                                           int count, int h0, int middle, int from, bool again,
                                           float *sums, char *stage, int parts, int first, int some) {
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, e0 = tid >> 2, c = tid & 3;
+    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), e0 = tid >> 2, c = tid & 3;
     const int hv = tid >> 6, column = 2 * (tid & 63);                 /* of V's sums */
     const int h = min(h0 + c, t.heads - 1), front = middle - t.range.begin;
     const bool has_k = p.copied, has_v = mode != WEIGH;
@@ -8211,7 +8279,7 @@ template <int G> __global__ void __launch_bounds__(SCORE_WARPS * 32, PROXY_CTAS)
 k_proxy_scores(const __grid_constant__ params p) {
     DYNAMIC_SHARED(slots);
     SHARED(s, proxy_scores_memory);
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, r = lane >> 2, c = lane & 3;
+    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), r = lane >> 2, c = lane & 3;
     unsigned id = blockIdx.x, chunk = 0;
     zero_arrivals(p);
     const unsigned turn = p.by_fixed.quotient(id);
@@ -8628,7 +8696,7 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
                                     int parts,
                                     char *stage, int room, float *out, i64 pitch,
                                     const int *list = nullptr, int moments = 0) {
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, kv = head / p.group;
+    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), kv = head / p.group;
     const int front = middle - begin, all = front + end - from, each = (all + parts - 1) / parts,
               skip = min(part * each, all), count = min(each, all - skip),
               vector_v = p.vector_v && p.dv % 4 == 0, pieces = p.dv > 128 ? 2 : 1;
@@ -8870,7 +8938,7 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
    tell: NULL, or only their masses go there, in any order, and zeros behind: `want` in all. */
 __device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team &t, int h, float head_top,
                                    float inverse, float2 *block_sums, int want, float *tell = nullptr) {
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp();
     const i64 at = (t.row + h) * p.blocks + t.first;
     const bool bytes = p.stash_type != SANTA_STASH_F32;
     const auto masses = [&](int b, float *u) {      /* of this lane's two keys; returns the block's unit */
@@ -11260,7 +11328,7 @@ k_list(const __grid_constant__ params p) {
     enum { TILES = memory::TILES, CHUNKS = memory::CHUNKS };
     DYNAMIC_SHARED(slots);                          /* memory */
     memory &s = *(memory *)slots;
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane >> 2, c = lane & 3;
+    const int lane = threadIdx.x & 31, warp = this_warp(), r = lane >> 2, c = lane & 3;
     unsigned first_part = blockIdx.x, y_index = blockIdx.y, b_index = blockIdx.z;
     if (p.va.rows || p.list_early) {                /* parts that may be empty start last */
         const unsigned lists = gridDim.y * gridDim.z,
@@ -11636,7 +11704,8 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_co
         for (int k = 0; k < EACH; k++) shared.merge[warp].head[h][lane + 32 * k] = acc[h][k];
     const float tops[2] = { c & 1 ? top[2] : top[0], c & 1 ? top[3] : top[1] },
                 dens[2] = { c & 1 ? den[2] : den[0], c & 1 ? den[3] : den[1] };
-    write_split<DENSE_WARPS>(p, shared.merge, tops, dens, b, head, heads, part, column, (int)threadIdx.x);
+    write_split<DENSE_WARPS>(p, shared.merge, tops, dens, heads, split_of(p, b, head, part), split_pitch(p),
+                             column, (int)threadIdx.x);
     __syncthreads();                                /* merge is free again */
     }
 }
@@ -11706,7 +11775,7 @@ __device__ __forceinline__ u64 ranked(float x, int key) {
 
 /* Sum of x over the threads before this one, and over all. */
 __device__ __forceinline__ unsigned cta_prefix(set_memory &s, unsigned x, unsigned *total) {
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int lane = threadIdx.x & 31, warp = this_warp();
     unsigned sum = x;
 #pragma unroll
     for (int o = 1; o < 32; o <<= 1) {
@@ -11724,7 +11793,7 @@ __device__ __forceinline__ unsigned cta_prefix(set_memory &s, unsigned x, unsign
 
 /* The sums of x[k] over the CTA. */
 template <int N> __device__ __forceinline__ void cta_sums(set_memory &s, unsigned *x) {
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int lane = threadIdx.x & 31, warp = this_warp();
 #pragma unroll
     for (int k = 0; k < N; k++) x[k] = __reduce_add_sync(FULL, x[k]);
     __syncthreads();                                /* they may still be read from the last use */
@@ -12685,7 +12754,7 @@ __device__ __noinline__ void write_result(const params &p, const combine_memory 
 __global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ params p) {
     DYNAMIC_SHARED(room);
     SHARED(s, set_memory);
-    const int tid = threadIdx.x, warp = tid >> 5, kv = blockIdx.x, b = blockIdx.y;
+    const int tid = threadIdx.x, warp = this_warp(), kv = blockIdx.x, b = blockIdx.y;
     const i64 item = (i64)b * p.kv_heads + kv;
     const auto show = [&](int step) {               /* behind a barrier */
         if (tid) return;
@@ -13303,7 +13372,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_ranks(const __grid_constant__ par
 __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_constant__ params p) {
     SHARED(s, weighed_memory);
     enum { WARPS = WEIGHED_KEYS / 32, PARTS = WEIGHED_KEYS / PROXY_DIM };
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, b = blockIdx.y, head = blockIdx.x,
+    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), b = blockIdx.y, head = blockIdx.x,
               kv = head / p.group;
     const i64 row = (i64)b * p.heads + head, result = result_of(p, b, p.q_index, head);
     const bool adapts = p.va.list != nullptr, copied = p.copied != 0;
@@ -13619,7 +13688,7 @@ __global__ void __launch_bounds__(256, 2) k_rows(const __grid_constant__ params 
     enum { SLICES = ROWS_VECTORS / 8 };
     DYNAMIC_SHARED(slots);                          /* rows_bytes */
     const row_product &x = p.product;
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, r = lane >> 2, c = lane & 3;
+    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), r = lane >> 2, c = lane & 3;
     const int splits = x.splits, tiles = 8 / splits, tile = warp / splits, part = warp % splits;
     const int kv = blockIdx.y, first = blockIdx.x * tiles * 16, chunk = splits * 128, in_tile = 16 * tiles;
     const int v0 = blockIdx.z * ROWS_VECTORS,
@@ -14012,7 +14081,7 @@ __global__ void __launch_bounds__(256, 2) k_nearest(const __grid_constant__ para
     enum { PITCH = nearest_memory::PITCH };
     SHARED(s, nearest_memory);
     const row_product &x = p.product;
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, r = lane >> 2, c = lane & 3;
+    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), r = lane >> 2, c = lane & 3;
     const int b = blockIdx.z, kv = blockIdx.y, pieces = (x.size + 31) / 32;
     const new_keys n = new_keys_of(p, b);
     const int from = n.from + (int)blockIdx.x * NEAREST_KEYS, count = min(n.to - from, (int)NEAREST_KEYS);
@@ -14101,7 +14170,7 @@ __global__ void __launch_bounds__(256, 2) k_nearest_plain(const __grid_constant_
     DYNAMIC_SHARED(slots);                          /* plain_nearest_bytes */
     SHARED(s, plain_nearest_memory);
     const row_product &x = p.product;
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, r = lane >> 2, c = lane & 3;
+    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), r = lane >> 2, c = lane & 3;
     const int b = blockIdx.z, kv = blockIdx.y, pieces = (x.size + 31) / 32, pitch = 32 * pieces + 16;
     const new_keys n = new_keys_of(p, b);
     const int from = n.from + (int)blockIdx.x * PLAIN_NEAR_KEYS,
@@ -14215,7 +14284,7 @@ __global__ void __launch_bounds__(256, 2) k_nearest_plain(const __grid_constant_
 __global__ void __launch_bounds__(32 * INDEX_WARPS) k_index(const __grid_constant__ params p) {
     enum { WARPS = INDEX_WARPS };
     SHARED(s, index_memory);
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, kv = blockIdx.y, b = blockIdx.z;
+    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), kv = blockIdx.y, b = blockIdx.z;
     const int each = (p.buckets + (int)gridDim.x - 1) / (int)gridDim.x, first = blockIdx.x * each,
               last = min(first + each, p.buckets);
     key_index x;
@@ -14336,7 +14405,7 @@ __global__ void __launch_bounds__(32 * INDEX_WARPS) k_index(const __grid_constan
    each warp, and another one for the next scan: there is one barrier only. */
 template <typename T, int WARPS>
 __device__ __noinline__ T scan_once(T x, T *scratch, T *total) {
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int lane = threadIdx.x & 31, warp = this_warp();
 #pragma unroll
     for (int o = 1; o < 32; o <<= 1) {
         const T y = __shfl_up_sync(FULL, x, o);
@@ -15008,6 +15077,7 @@ struct geometry {
     bool by_scores, by_copy;
     copy_shape copy;
     extent scores, gather, dense, dense_plain, combine, stats;
+    i64 dense_splits[3];                            /* of a row, see splits_up_to */
     i64 ranks, results;                             /* 0: no others; rows of out */
     i64 tiles;                                      /* of flash */
     i64 rank_keys;                                  /* whose masses each tells of a head that is rescued */
@@ -15073,6 +15143,7 @@ struct call {
     bool listed_row;                                /* each query row has its own */
     const santa_attention *a;
     bool tiles;                                     /* q, K and V suit those of >>prefill-kernel */
+    bool joined;                                    /* by k_dense itself, see favours_short */
     int rows_done;                                  /* query rows that a pipeline's launch has done */
 
     void place_row(i64 row);
@@ -15206,15 +15277,17 @@ cudaError_t launch(const call &c, dim3 grid, int threads, size_t shared, bool ov
 
 /* More than 48 KB of shared memory has to be asked for. */
 template <auto kernel, typename P>
-cudaError_t launch_ring(const call &c, const P &p, dim3 grid, int bytes, int threads, bool overlap) {
+cudaError_t launch_ring(const call &c, const P &p, dim3 grid, int bytes, int threads, bool overlap,
+                        int cluster = 1) {
     const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess) return e;
     SANTA_CUDA_LAUNCHED(kernel);
-    return launch_kernel(kernel, p, c, grid, threads, (size_t)bytes, overlap, 1);
+    return launch_kernel(kernel, p, c, grid, threads, (size_t)bytes, overlap, cluster);
 }
 template <auto kernel> cudaError_t launch_ring(const call &c, dim3 grid, int bytes,
-                                               int threads = SCORE_WARPS * 32, bool overlap = false) {
-    return launch_ring<kernel>(c, c.p, grid, bytes, threads, overlap);
+                                               int threads = SCORE_WARPS * 32, bool overlap = false,
+                                               int cluster = 1) {
+    return launch_ring<kernel>(c, c.p, grid, bytes, threads, overlap, cluster);
 }
 
 /* From a number to what the kernels are compiled for: f is called with a value that has it as
@@ -15248,15 +15321,19 @@ i64 keys_seen(const santa_problem &problem) {
     return later < most - a.window ? a.window + later : most;
 }
 
-/* Splits of rows of up to `most` keys, or of exactly so many, see splits_of. */
-i64 splits_up_to(const santa_problem *problem, i64 most, bool exactly) {
+/* Splits of rows of up to `most` keys, or of exactly so many, see splits_of; `smaller` sizes of them are
+   those of shorter rows. */
+enum { SMALLER = 2 };
+i64 splits_up_to(const santa_problem *problem, i64 most, bool exactly, int smaller) {
     const i64 seen = keys_seen(*problem), behind = problem->a.window != 0 || problem->a.kv_start;
     const struct { i64 keys, size; } kinds[] = { { SHORT_KEYS, 1 << SHORT_SHIFT },
+                                                 { HALF_KEYS, 1 << HALF_SHIFT },
                                                  { MIDDLE_KEYS, 1 << MIDDLE_SHIFT },
                                                  { INT64_MAX, 1 << SPLIT_SHIFT } };
     i64 splits = 0;
     if (seen < most) most = seen;
     for (const auto &kind : kinds) {
+        if (kind.keys <= HALF_KEYS && &kind - kinds >= smaller) continue;
         const i64 keys = most < kind.keys ? most : kind.keys, all = ceil_div(problem->capacity, kind.size);
         i64 here = ceil_div(keys, kind.size) + behind;                /* one may begin within a split */
         if (here > all) here = all;
@@ -15266,11 +15343,12 @@ i64 splits_up_to(const santa_problem *problem, i64 most, bool exactly) {
     return splits;
 }
 
-santa_status measure_dense(i64 splits, geometry *g) {
+santa_status measure_dense(const santa_problem *problem, i64 most, bool exactly, geometry *g) {
+    for (int i = 0; i <= SMALLER; i++) g->dense_splits[i] = splits_up_to(problem, most, exactly, i);
     g->dense_slices = ceil_div(g->group, slice_heads_of(*g));
     g->plain_slices = ceil_div(g->group, PASS_HEADS);
-    g->dense = { splits, g->kv_heads * g->dense_slices, g->batch };
-    g->dense_plain = { splits, g->kv_heads * g->plain_slices * g->columns, g->batch };
+    g->dense = { g->dense_splits[SMALLER], g->kv_heads * g->dense_slices, g->batch };
+    g->dense_plain = { g->dense_splits[0], g->kv_heads * g->plain_slices * g->columns, g->batch };
     g->combine = { g->heads, g->batch, ceil_div(g->dv, 128) };
     /* alignment and the card decide later which of the two dense kernels runs */
     const bool good = fits(g->dense) && fits(g->dense_plain) && fits(g->combine);
@@ -15293,8 +15371,8 @@ santa_status measure_exact(const santa_problem *problem, geometry *g) {
         g->list_most = seen < most ? seen : most;
         return measure_lists(a.k.dtype, g);
     }
-    g->splits = splits_up_to(problem, g->keys, false);
-    return measure_dense(alike ? splits_up_to(problem, g->keys, true) : g->splits, g);
+    g->splits = splits_up_to(problem, g->keys, false, SMALLER);
+    return measure_dense(problem, g->keys, alike, g);
 }
 
 void arrange_exact(const geometry &g, santa_stash, layout *l) {
@@ -15378,19 +15456,29 @@ template <> struct with_table<e4m3, 4> { typedef any_eight type; };
 
 template <typename K, int C, bool PAIRS> cudaError_t launch_dense(call &c) {
     const i64 slices = ceil_div(c.p.q_slices, PAIRS ? 2 : 1);
-    const dim3 grid = grid_of({ c.g.dense.x, c.g.kv_heads * slices, c.g.batch });
+    const int smaller = PAIRS || ring<K, C>::STEPS == 1 ? 0 : favours_short<K, C> ? SMALLER : SMALLER - 1;
+    const dim3 grid = grid_of({ c.g.dense_splits[smaller], c.g.kv_heads * slices, c.g.batch });
     const int bytes = dense_memory<K, C>::BYTES, threads = SCORE_WARPS * 32;
     c.p.slices = (int)slices;
     c.p.by_slices = divide_by((unsigned)slices);
-    c.p.short_keys = ring<K, C>::STEPS > 1 && !PAIRS ? SHORT_KEYS : 0;
-    if ((i64)grid.x * grid.y > INT32_MAX) c.p.heads_inner = 0;
+    c.p.short_keys = smaller > 0 ? SHORT_KEYS : 0;
+    c.p.half_keys = smaller > 1 ? HALF_KEYS : 0;
+    const i64 ctas = (i64)grid.x * grid.y * grid.z;
+    const bool no_table = !c.p.table && !is_scaled(c.a);
+    c.joined = favours_short<K, C> && !PAIRS && no_table && grid.x <= MOST_JOINED
+            && (grid.x == 1 || (c.card.major >= 9 && ctas <= c.card.multiprocessors));
+    if (c.joined || (i64)grid.x * grid.y > INT32_MAX) c.p.heads_inner = 0;
     c.p.by_inner = divide_by(grid.y);
     const bool second = comes_second(c) || c.p.q_parts;
+    if constexpr (favours_short<K, C> && !PAIRS)
+        if (c.joined)
+            return launch_ring<k_dense<K, C, false, false, true>>(c, grid, bytes, threads, second,
+                                                                  (int)grid.x);
     if constexpr (has_no_table<K, C>)
-        if (!c.p.table && !is_scaled(c.a))
-            return launch_ring<k_dense<K, C, false, PAIRS>>(c, grid, bytes, threads, second);
-    return launch_ring<k_dense<typename with_table<K, C>::type, C, true, PAIRS>>(c, grid, bytes, threads,
-                                                                                 second);
+        if (no_table)
+            return launch_ring<k_dense<K, C, false, PAIRS, false>>(c, grid, bytes, threads, second);
+    typedef typename with_table<K, C>::type any;
+    return launch_ring<k_dense<any, C, true, PAIRS, false>>(c, grid, bytes, threads, second);
 }
 
 /* Rows of n numbers come to the ring by pieces of 1 << this bytes, or not at all: 0. */
@@ -15418,7 +15506,7 @@ template <typename Bytes> int arrange_plain(call &c, Bytes bytes) {
 }
 
 cudaError_t launch_dense_plain(call &c) {
-    c.p.short_keys = 0;
+    c.p.short_keys = c.p.half_keys = 0;
     const int bytes = arrange_plain(c, plain_bytes);
     return launch_ring<k_dense_plain>(c, grid_of(c.g.dense_plain), bytes, DENSE_WARPS * 32,
                                       comes_second(c));
@@ -15585,10 +15673,10 @@ cudaError_t launch_digits(call &c) {
 
 cudaError_t launch_dense_blocks(call &c) {
     params &p = c.p;
-    p.short_keys = 0;
+    p.short_keys = p.half_keys = 0;
     p.staged_v = staged_pieces(&c.a->v, p.dv);
     const cudaError_t e = launch_digits(c);
-    const dim3 grid = grid_of({ c.g.dense.x, c.g.kv_heads * p.q_slices, c.g.batch });
+    const dim3 grid = grid_of({ c.g.dense_splits[0], c.g.kv_heads * p.q_slices, c.g.batch });
     return e == cudaSuccess ? launch_ring<k_dense_blocks>(c, grid, (int)sizeof(blocks_memory),
                                                           SCORE_WARPS * 32, true) : e;
 }
@@ -15605,6 +15693,7 @@ cudaError_t launch_exact(call &c) {
     arrange_parts(c, streams);
     c.p.slices = p.q_slices;
     c.p.by_slices = divide_by((unsigned)c.p.slices);
+    c.joined = false;
     const auto stream = [&] {
         if (p.k_type == SANTA_E5M2) return launch_dense<any_eight, 4, false>(c);
         return with_key_type(p.k_type, [&](auto key) {
@@ -15621,7 +15710,7 @@ cudaError_t launch_exact(call &c) {
     };
     cudaError_t e = suits_blocks(c) ? launch_dense_blocks(c) : streams ? with_parts(c, stream)
                                                                        : launch_dense_plain(c);
-    return e == cudaSuccess ? launch_combine(c) : e;
+    return e == cudaSuccess && !c.joined ? launch_combine(c) : e;
 }
 
 /* Rows that dense_below leaves to dense, behind the kernels that draw; on a GPU only the device may know
@@ -17049,8 +17138,9 @@ santa_status geometry_of(const pipeline &row, const santa_problem *problem, geom
     if (s == SANTA_OK && g->ranks) return measure_ranks(problem, g);
     if (s != SANTA_OK || !problem->o.dense_below || all_short(*problem)) return s;
     const i64 below = problem->o.dense_below;
-    g->short_splits = splits_up_to(problem, below < g->keys ? below : g->keys, false);
-    return measure_dense(g->short_splits, g);
+    const i64 most = below < g->keys ? below : g->keys;
+    g->short_splits = splits_up_to(problem, most, false, SMALLER);
+    return measure_dense(problem, most, false, g);
 }
 
 layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {

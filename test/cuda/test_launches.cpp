@@ -154,21 +154,23 @@ static bool divides_by(const divisor &d, int64_t n) {
            && d.quotient((unsigned)(INT32_MAX / n * n) - 1u) == (unsigned)((INT32_MAX / n * n - 1) / n);
 }
 
-/* What a split of dense holds of a row of so many keys; splits that a row of up to `most` keys can have,
-   where it may begin within one. */
-static int64_t split_size(int64_t keys) { return keys <= 512 ? 128 : keys <= 8192 ? 512 : 1024; }
+/* What a split of dense holds of a row of so many keys, where kernels know of 0, 1 or 2 smaller sizes; splits
+   that a row of up to `most` keys can have, where it may begin within one. */
+static int64_t split_size(int64_t keys, int smaller) {
+    return keys <= 512 && smaller ? 128 : keys <= 2048 && smaller == 2 ? 256 : keys <= 8192 ? 512 : 1024;
+}
 /* Of a row; not causal, the first one sees the later ones' keys. */
 static int64_t keys_seen(const santa_attention &a, int64_t capacity) {
     const int64_t later = a.causal ? 0 : a.q.shape[1] - 1;
     return a.window && a.window < capacity && later < capacity - a.window ? a.window + later : capacity;
 }
-static int64_t dense_splits(const santa_attention &a, int64_t most) {
+static int64_t dense_splits(const santa_attention &a, int64_t most, int smaller = 2) {
     const int64_t capacity = a.block_table ? a.max_pages * a.k.shape[1] : a.k.shape[1];
     int64_t room = 0;
     const int64_t seen = keys_seen(a, capacity);
     if (seen < most) most = seen;
-    for (const int64_t longest : {(int64_t)512, (int64_t)8192, most}) {
-        const int64_t keys = longest < most ? longest : most, size = split_size(keys),
+    for (const int64_t longest : {(int64_t)512, (int64_t)2048, (int64_t)8192, most}) {
+        const int64_t keys = longest < most ? longest : most, size = split_size(keys, smaller),
                       all = over(capacity, size), here = over(keys, size) + (a.window || a.kv_start);
         if (room < (here < all ? here : all)) room = here < all ? here : all;
     }
@@ -373,6 +375,10 @@ static const char *by_pages(const santa_attention &a, int C, bool scaled) {
 }
 
 /* What joins splits: of many heads, or 8 splits at most, a warp for each. */
+/* k_dense that joins its splits itself, see check_dense. */
+static bool is_joined(const std::string &name) {
+    return name.compare(0, 8, "k_dense<") == 0 && name.rfind(", true>") == name.size() - 7;
+}
 static bool is_combine(const std::string &name) { return name == "k_combine" || name == "k_combine_few"; }
 static void check_combine(const problem &x, const standin_launch &l, const params &p,
                           const std::string &name) {
@@ -387,12 +393,17 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
                         const std::string &name) {
     const santa_attention &a = x.a;
     const int64_t group = p.group, dv = p.dv;
-    char type[40], paged[8], pairs[8];
+    char type[40], paged[8], pairs[8], joins[8];
     int C = 0, GS = 8;
     int64_t slices = over(group, GS);
     const bool alike = !a.seq_lens && !a.context_lens && !a.kv_start && !a.window && a.q.shape[1] == 1;
-    const int64_t splits = alike && !dense_below(x) ? over(p.capacity, split_size(p.capacity)) : p.splits;
-    if (sscanf(name.c_str(), "k_dense<%39[^,], %d, %7[a-z], %7[a-z]>", type, &C, paged, pairs) == 4) {
+    const int64_t below = dense_below(x), most = below && below < p.capacity ? below : p.capacity;
+    const auto splits_of = [&](int smaller) {
+        return alike && !below ? over(p.capacity, split_size(p.capacity, smaller))
+                               : dense_splits(a, most, smaller);
+    };
+    if (sscanf(name.c_str(), "k_dense<%39[^,], %d, %7[a-z], %7[a-z], %7[a-z]>", type, &C, paged, pairs,
+               joins) == 5) {
         check_stream(x, p, type, C, paged, name);
         slices = stream_slices(p);
         const bool scaled = a.k_scales.data || a.v_scales.data,
@@ -408,7 +419,16 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
         CHECK_MSG(l.dynamic >= ring_bytes(x, C) && l.dynamic >= merge, "%s: %llu bytes of shared memory",
                   name.c_str(), (unsigned long long)l.dynamic);
         CHECK_MSG(l.dynamic <= 99 * 1024, "%s: not on every card", name.c_str());
-        CHECK_INT(p.short_keys, two || (C == 8 && !is_eight(a.k.dtype)) ? 0 : 512);
+        const int smaller = two || (C == 8 && !is_eight(a.k.dtype)) ? 0
+                          : C == 4 && !is_eight(a.k.dtype)          ? 2 : 1;
+        const int64_t splits = splits_of(smaller), ctas = splits * a.k.shape[2] * slices * a.q.shape[0];
+        const bool at_once = standin.card->major >= 9 && ctas <= standin.card->multiprocessors,
+                   join = smaller == 2 && !a.block_table && !scaled && splits <= 8 && (splits == 1 || at_once);
+        CHECK_MSG(!strcmp(joins, join ? "true" : "false"), "%s: joins", name.c_str());
+        CHECK_INT(l.cluster, join ? splits : 1);
+        CHECK(!join || (!p.heads_inner && l.dynamic >= merge / 8 * 9));
+        CHECK_INT(p.short_keys, smaller ? 512 : 0);
+        CHECK_INT(p.half_keys, smaller == 2 ? 2048 : 0);
         check_grid(l, splits, a.k.shape[2] * slices, a.q.shape[0], name);
     } else if (name == "k_dense_blocks") {
         CHECK_MSG(suits_blocks(a), "%s: K or V does not suit", name.c_str());
@@ -416,13 +436,13 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
                   "%s: shared memory", name.c_str());
         CHECK_MSG(p.staged_v >= 2 && p.staged_v <= 3, "%s: pieces", name.c_str());
         check_digits(p, name);
-        CHECK_INT(p.short_keys, 0);
-        check_grid(l, splits, a.k.shape[2] * slices, a.q.shape[0], name);
+        CHECK_INT(p.short_keys + p.half_keys, 0);
+        check_grid(l, splits_of(0), a.k.shape[2] * slices, a.q.shape[0], name);
     } else if (name == "k_dense_plain") {
         CHECK_MSG(!suits_blocks(a), "%s: blocks", name.c_str());
         check_plain(x, l, p, 64 * GS * 4 * 4 + GS * 4 * 4, 1, name);
-        CHECK_INT(p.short_keys, 0);
-        check_grid(l, splits, a.k.shape[2] * slices * over(dv, 256), a.q.shape[0], name);
+        CHECK_INT(p.short_keys + p.half_keys, 0);
+        check_grid(l, splits_of(0), a.k.shape[2] * slices * over(dv, 256), a.q.shape[0], name);
     } else {
         CHECK_MSG(0, "%s in dense", name.c_str());
     }
@@ -1313,6 +1333,8 @@ static void check_range(const problem &x) {
 static void check_launches(const problem &asked, const char *workspace, uint64_t bytes) {
     const problem x = as_dense(asked);
     if (x.o.method == SANTA_SAAP) { check_routed_launches(x, workspace, bytes); return; }
+    bool joined = false;
+    for (const standin_launch &l : standin.launches) joined |= is_joined(name_of(l));
     const int brief = dense_below(x) > 0 ? 2 : 0;    /* launches for rows below dense_below */
     const int64_t rows = x.a.q.shape[1], pass = rows_of_pass(x),
                   each = 1 + brief + (x.a.std_error != NULL) + (x.stats != NULL);
@@ -1324,15 +1346,16 @@ static void check_launches(const problem &asked, const char *workspace, uint64_t
         check_selected(x, workspace, bytes);
         return;
     }
-    if (!CHECK_INT(standin.launches.size(), over(rows, pass) + rows * each)) return;
+    if (!CHECK_INT(standin.launches.size(), over(rows, pass) + rows * (each - joined))) return;
     CHECK_INT(standin.cleared.size(), x.stats ? 1 : 0);
     for (const standin_memory &m : standin.cleared)
         CHECK(m.begin == (uintptr_t)x.stats && m.bytes == sizeof(santa_stats));
     params first = {};
     size_t i = 0;
     for (int64_t row = 0; row < rows; row++)
-        for (int64_t which = row % pass ? 1 : 0; which <= each; which++, i++) {
-            const standin_launch &l = standin.launches[i];
+        for (int64_t which = row % pass ? 1 : 0; which <= each; which++) {
+            if (joined && which == (brief ? 3 : 1)) continue;         /* there is no k_combine */
+            const standin_launch &l = standin.launches[i++];
             const std::string &name = name_of(l);
             params p;
             if (!read_parameters(l, &p)) return;
@@ -2009,6 +2032,7 @@ static void over_ranks(void) {
                     CHECK_INT(e.bytes, last ? results : ticks ? 2 * 8 : heads * 16);
                     check_place(e, bytes);
                     CHECK_MSG(last ? before.compare(0, strlen(draw), draw) == 0
+                                         || (m == SANTA_DENSE && is_joined(before))
                                    : before == (ticks ? "k_draw" : "k_rank_mass"),
                               "an exchange behind %s", before.c_str());
                 }

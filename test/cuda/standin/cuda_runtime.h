@@ -70,6 +70,7 @@ struct standin_launch {
     dim3 grid;
     int threads;
     size_t dynamic, declared;
+    unsigned cluster;
     bool overlap;
     cudaStream_t stream;
     std::vector<char> parameters;
@@ -210,8 +211,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(
     if (b.x < 1 || b.x > 1024 || b.y != 1 || b.z != 1) return standin.breaks("CTA x", b.x, 1024);
     if (overlap && standin.card->major < 9)
         return standin.breaks("a dependent launch", 1, 0);
-    standin_launch l = {(const void *)kernel, g, (int)b.x, config->dynamicSmemBytes, 0, overlap,
-                        config->stream, {}};
+    standin_launch l = {(const void *)kernel, g, (int)b.x, config->dynamicSmemBytes, 0, cluster,
+                        overlap, config->stream, {}};
     l.parameters.assign((const char *)&p, (const char *)&p + sizeof p);
     standin.launches.push_back(l);
     kernel(p);
