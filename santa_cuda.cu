@@ -55,6 +55,11 @@ enum { SPLIT_SHIFT = 10, MIDDLE_SHIFT = 9, HALF_SHIFT = 8, SHORT_SHIFT = 7 };
 enum { MIDDLE_KEYS = 8192, HALF_KEYS = 2048, SHORT_KEYS = 512 };
 enum { DENSE_WARPS = 4, SCORE_WARPS = 8, GATHER_WARPS = 8 };
 enum { PORTION = GATHER_WARPS * 32 };               /* draws of a CTA: one for each thread */
+#ifdef SANTA_CUDA_EMULATED
+enum { MOST_CLUSTER = 1 };                          /* CTAs run one after the other */
+#else
+enum { MOST_CLUSTER = 8 };                          /* CTAs of a cluster */
+#endif
 enum { KEPT = 8 };                                  /* block sums that such a thread keeps: 131072 keys */
 
 static_assert(BLOCK == 64, "a warp's lanes hold 8 x 8 keys, and find_keys 4 x 16");
@@ -488,11 +493,10 @@ struct parts_memory { float top[SCORE_WARPS]; };    /* k_query_parts */
 /* A warp's sums for GS heads, and behind them each head's maximum and denominator. */
 template <int GS, int COLUMNS> struct warp_sums { float head[GS][COLUMNS + 4]; };
 
-/* K whose short rows have smaller splits, which k_dense may join itself, and how many: of the numbers most
-   used, as code counts. */
+/* K whose short rows have smaller splits, which k_dense may join itself: of the numbers most used, as code
+   counts. */
 template <typename K, int C> constexpr bool favours_short = false;
 template <> constexpr bool favours_short<sixteen, 4> = true;
-enum { MOST_JOINED = 8 };
 
 /* k_dense: the ring, where at the end the warps' sums lie. */
 template <typename K, int C> struct dense_memory {
@@ -773,11 +777,7 @@ struct proxy_scores_memory {
 /* k_draw. Its rows and keys are dealt to DRAW_PARTS; SLICE heads take rows together, DRAW_ROWS at a
    time; a list has up to DRAW_LIST of them. */
 enum { DRAW_PARTS = 8, DRAW_HEADS = 64, SLICE = 4, DRAW_ROWS = 64, DRAW_LIST = 1024, DRAW_RUNS = 1024 };
-#ifdef SANTA_CUDA_EMULATED
-enum { MOST_CLUSTER = 1 };                          /* CTAs run one after the other */
-#else
-enum { MOST_CLUSTER = DRAW_PARTS };
-#endif
+static_assert((int)DRAW_PARTS == (int)MOST_CLUSTER || (int)MOST_CLUSTER == 1, "a CTA has whole parts");
 enum { FIXED_PARTS = 2 };                           /* of the keys that are read exactly: a CTA each */
 enum { DRAW_SUMS = 16 * 1024 };                     /* bytes of the parts' sums, beside it, at most */
 struct alignas(16) rows_memory {
@@ -3953,12 +3953,12 @@ __device__ __forceinline__ void join_in_cluster(const params &p, const float *ow
 #pragma unroll 1
             for (int first = 32 * rank; first < p.dv; first += 32 * ranks) {
                 const int k = first + lane;
-                float y[MOST_JOINED], sum = 0.0f;
+                float y[MOST_CLUSTER], sum = 0.0f;
 #pragma unroll
-                for (int z = 0; z < MOST_JOINED; z++)
+                for (int z = 0; z < MOST_CLUSTER; z++)
                     y[z] = z < count && k < p.dv ? of_rank(own, z)[k] : 0.0f;
 #pragma unroll
-                for (int z = 0; z < MOST_JOINED; z++) {
+                for (int z = 0; z < MOST_CLUSTER; z++) {
                     const float weight = __shfl_sync(FULL, x.weight, z);
                     if (z < count) sum += weight * y[z];
                 }
@@ -15465,7 +15465,7 @@ template <typename K, int C, bool PAIRS> cudaError_t launch_dense(call &c) {
     c.p.half_keys = smaller > 1 ? HALF_KEYS : 0;
     const i64 ctas = (i64)grid.x * grid.y * grid.z;
     const bool no_table = !c.p.table && !is_scaled(c.a);
-    c.joined = favours_short<K, C> && !PAIRS && no_table && grid.x <= MOST_JOINED
+    c.joined = favours_short<K, C> && !PAIRS && no_table && grid.x <= MOST_CLUSTER
             && (grid.x == 1 || (c.card.major >= 9 && ctas <= c.card.multiprocessors));
     if (c.joined || (i64)grid.x * grid.y > INT32_MAX) c.p.heads_inner = 0;
     c.p.by_inner = divide_by(grid.y);

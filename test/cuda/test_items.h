@@ -203,6 +203,31 @@ static void items_joined(void) {
     check_ranges(p.a, options(SANTA_DENSE, 0), &r, "many heads, dense");
 }
 
+/* k_dense joins short rows' splits itself where few sequences are called for, and rows below dense_below. */
+static void items_of_short_rows(void) {
+    NEED_DEVICE();
+    test_rng r = test_rng_make(85);
+    static const int64_t lens[] = {300, 1025, 2048, 120, 513, 4096, 700, 1990};
+    for (int turn = 0; turn < (on_emulator ? 2 : test_quick ? 8 : 24); turn++) {
+        const int64_t len = on_emulator ? 120 + 400 * turn : lens[turn % 8];
+        ref_spec s = spec16(turn % 3 ? 4 : 7, 1, len, turn % 4 == 3 ? 72 : 128,
+                            turn % 5 == 1 ? SANTA_F16 : SANTA_BF16);
+        if (turn % 5 > 2) s.q_type = SANTA_F32;
+        s.batch = len < 513 ? 150 : 40;
+        s.q_len = 1 + turn % 2;
+        s.causal = 1;
+        s.ragged = turn % 4 != 0;
+        s.sinks = turn % 3 == 1;
+        s.soft_cap = turn % 6 == 5 ? 5.0f : 0.0f;
+        s.window = turn % 4 == 2 ? len / 2 : 0;
+        problem p(s);
+        check_ranges(p.a, options(SANTA_DENSE, 0), &r, "short rows");
+        santa_options o = options(SANTA_PROP, 16);
+        o.dense_below = len / 2;
+        check_ranges(p.a, o, &r, "short rows, others drawn");
+    }
+}
+
 static void items_of_prefill(void) {
     NEED_DEVICE();
     test_rng r = test_rng_make(83);
@@ -301,7 +326,8 @@ static void items_means(void) {
 
 static const test_case item_cases[] = {
     {"items_of_methods", items_of_methods}, {"items_of_arrays", items_of_arrays},
-    {"items_joined", items_joined}, {"items_of_prefill", items_of_prefill},
-    {"items_of_ranks", items_of_ranks}, {"items_means", items_means},
+    {"items_joined", items_joined}, {"items_of_short_rows", items_of_short_rows},
+    {"items_of_prefill", items_of_prefill}, {"items_of_ranks", items_of_ranks},
+    {"items_means", items_means},
     {0, 0}
 };
