@@ -263,7 +263,7 @@ struct params {
     int vector_q, vector_v;                         /* rows are 16-byte pieces; q has 16 bits */
     int batch, heads, group, slices, dv;            /* slices: of a group, each a kernel's pass */
     int blocks, splits;                             /* of 64 keys in capacity; that a row has at most */
-    int short_keys, half_keys;                      /* rows of at most so many have smaller splits */
+    int short_keys;                                 /* rows of at most so many have the smallest splits */
     const int *table;                               /* [batch, table_stride]: a sequence's pages, or NULL */
     i64 table_stride;
     divisor by_page;                                /* keys of a page, with a table */
@@ -455,6 +455,7 @@ struct params {
     int first_sequence, first_head, all_heads, lse_heads;
     i64 all_kv_heads;
     i64 *means;                                     /* [5]: sums of earlier parts, see mean_sum; or NULL */
+    int half_keys;                                  /* rows of at most so many have splits of half the size */
 };
 
 
@@ -2921,7 +2922,7 @@ template <typename K, int C, bool PAGED>
 __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_constant__ params p) {
     enum { LOADS = ring<K, C>::LOADS, STEPS = ring<K, C>::STEPS };
     DYNAMIC_SHARED(slots);
-    const int warp = this_warp();
+    const int warp = threadIdx.x >> 5;
     uint4 *mine = slots + warp * STEPS * LOADS * 32;
     const unsigned from = blockIdx.x * p.steps + min(blockIdx.x, p.longer);
     const unsigned end = (from + p.steps + (blockIdx.x < p.longer)) * SCORE_WARPS;
@@ -2982,7 +2983,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
 /* Inclusive scan over the block's threads in a fixed order; *total gets the sum. scratch: one
    number per warp. */
 template <int WARPS, typename T> __device__ __forceinline__ T cta_scan(T x, T *scratch, T *total) {
-    const int lane = threadIdx.x & 31, warp = this_warp();
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 #pragma unroll
     for (int o = 1; o < 32; o <<= 1) {
         T y = __shfl_up_sync(FULL, x, o);
@@ -3595,7 +3596,7 @@ __global__ void __launch_bounds__(PORTION, 4) k_gather(const __grid_constant__ p
     enum { COLUMNS = 128 * CH };
     SHARED(memory, gather_memory<CH, Pick>);
     typename Pick::scan &s = memory.scan;
-    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp();
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
     const int b = blockIdx.y, head = blockIdx.x, kv = head / p.group;
     const int index = (int)blockIdx.z % p.portions, column_block = (int)blockIdx.z / p.portions,
               column = column_block * COLUMNS;

@@ -1034,6 +1034,12 @@ static void every_kernel(void) {
             problem p(s);
             compare(p, options(SANTA_DENSE, 0), &t);
         }
+    for (int64_t batch : {1, 60}) {                  /* splits joined by k_dense, and by another kernel */
+        ref_spec s = spec16(4, 1, batch > 1 ? 300 : 100, 128);
+        s.batch = batch;
+        problem p(s);
+        compare(p, options(SANTA_DENSE, 0), &t);
+    }
     for (santa_dtype type : {SANTA_BF16, SANTA_Q8_0, SANTA_E5M2}) {
         ref_spec s = spec16(4, 1, 300, 128, type);
         s.q_type = SANTA_F32;
