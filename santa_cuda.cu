@@ -17052,6 +17052,13 @@ const pipeline pipelines[] = {
 
 /* Whether no row can have as many keys as dense_below asks for. */
 bool all_short(const santa_problem &problem) { return keys_seen(problem) < problem.o.dense_below; }
+/* Whether each row has so many, as far as the host knows: lengths on the card may be any. */
+bool none_short(const santa_problem &problem, i64 below) {
+    const santa_attention &a = problem.a;
+    const i64 first = problem.capacity - (a.causal ? problem.q_len - 1 : 0);
+    const bool alike = !a.seq_lens && !a.context_lens && !a.kv_start;
+    return below <= 0 || (alike && first >= below && (a.window <= 0 || a.window >= below));
+}
 
 const pipeline *pipeline_of(const santa_problem &problem) {
     const santa_options &o = problem.o;
@@ -17137,8 +17144,8 @@ santa_status geometry_of(const pipeline &row, const santa_problem *problem, geom
     g->weighs = g->together || g->list_portions;
     g->keeps_lse = problem->a.std_error && !problem->a.lse && (g->weighs || g->buckets);
     if (s == SANTA_OK && g->ranks) return measure_ranks(problem, g);
-    if (s != SANTA_OK || !problem->o.dense_below || all_short(*problem)) return s;
     const i64 below = problem->o.dense_below;
+    if (s != SANTA_OK || all_short(*problem) || none_short(*problem, below)) return s;
     const i64 most = below < g->keys ? below : g->keys;
     g->short_splits = splits_up_to(problem, most, false, SMALLER);
     return measure_dense(problem, most, false, g);
@@ -17484,7 +17491,7 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->slice_heads = PASS_HEADS;
     /* sample-attention that does not look at blocks is dense, and counts as such */
     const i64 below = o->method == SANTA_SAMPLE_ATTENTION && !g.k_blocks ? INT64_MAX : o->dense_below;
-    p->dense_below = below > g.keys ? (int)g.keys + 1 : (int)below;
+    p->dense_below = none_short(*problem, below) ? 0 : below > g.keys ? (int)g.keys + 1 : (int)below;
     p->is_short = p->dense_below && !g.short_splits;
     if (o->scores == SANTA_SCORES_PROXY) fill_proxy(a, &o->proxy, g.copy, p);
     if (o->method == SANTA_SAMPLE_ATTENTION) fill_sparse(o->sample_attention, g, p);

@@ -333,8 +333,16 @@ static bool all_below(const problem &x) {
     const int64_t keys = a.block_table ? times(a.max_pages, a.k.shape[1]) : a.k.shape[1];
     return dense_below(x) > keys_seen(a, keys);
 }
+/* As the host can know. */
+static bool none_below(const problem &x) {
+    const santa_attention &a = x.a;
+    const int64_t keys = a.block_table ? times(a.max_pages, a.k.shape[1]) : a.k.shape[1],
+                  least = a.causal ? keys - a.q.shape[1] + 1 : keys, below = dense_below(x);
+    const bool alike = !a.seq_lens && !a.context_lens && !a.kv_start;
+    return !below || (alike && below <= least && (!a.window || below <= a.window));
+}
 static int64_t short_splits(const problem &x, const params &p) {
-    if (!dense_below(x) || all_below(x)) return 0;
+    if (none_below(x) || all_below(x)) return 0;
     return dense_splits(x.a, dense_below(x) < p.capacity ? dense_below(x) : p.capacity);
 }
 static problem as_dense(const problem &x) {
@@ -1335,7 +1343,7 @@ static void check_launches(const problem &asked, const char *workspace, uint64_t
     if (x.o.method == SANTA_SAAP) { check_routed_launches(x, workspace, bytes); return; }
     bool joined = false;
     for (const standin_launch &l : standin.launches) joined |= is_joined(name_of(l));
-    const int brief = dense_below(x) > 0 ? 2 : 0;    /* launches for rows below dense_below */
+    const int brief = none_below(x) ? 0 : 2;         /* launches for rows below dense_below */
     const int64_t rows = x.a.q.shape[1], pass = rows_of_pass(x),
                   each = 1 + brief + (x.a.std_error != NULL) + (x.stats != NULL);
     const bool dense = x.o.method == SANTA_DENSE || x.o.method == SANTA_SAMPLE_ATTENTION;
@@ -1383,7 +1391,7 @@ static void check_launches(const problem &asked, const char *workspace, uint64_t
                 CHECK(p.is_short == 1 && p.dense_below == p.capacity + 1);
             else
                 CHECK(p.is_short == (x.asked != SANTA_DENSE)
-                      && (x.asked || p.dense_below == dense_below(x)));
+                      && (x.asked || p.dense_below == (none_below(x) ? 0 : dense_below(x))));
             check_parameters(x, p, row, name);
             check_parts(parts_of(x, p), workspace, bytes, name);
             CHECK_INT(p.rows, which > 0 ? 1 : pass < rows - row ? pass : rows - row);
