@@ -49,8 +49,8 @@ namespace santa_gpu {
 
 enum { BLOCK = SANTA_BLOCK };                       /* keys of a block; a warp owns one */
 enum { PASS_HEADS = 8 };                            /* query heads per pass: the N side of the mma */
-/* Keys of a dense CTA are 1 << this, of a row that has more than MIDDLE_KEYS, SHORT_KEYS, or less; fixed,
-   so that sums are. */
+/* Keys of a dense CTA are 1 << this, of a row that has more than MIDDLE_KEYS, HALF_KEYS, SHORT_KEYS, or
+   less; fixed, so that sums are. Not all kernels know the smaller ones. */
 enum { SPLIT_SHIFT = 10, MIDDLE_SHIFT = 9, HALF_SHIFT = 8, SHORT_SHIFT = 7 };
 enum { MIDDLE_KEYS = 8192, HALF_KEYS = 2048, SHORT_KEYS = 512 };
 enum { DENSE_WARPS = 4, SCORE_WARPS = 8, GATHER_WARPS = 8 };
@@ -455,7 +455,7 @@ struct params {
     int first_sequence, first_head, all_heads, lse_heads;
     i64 all_kv_heads;
     i64 *means;                                     /* [5]: sums of earlier parts, see mean_sum; or NULL */
-    int half_keys;                                  /* rows of at most so many have splits of half the size */
+    int half_keys;                                  /* rows of at most so many: half of larger ones' splits */
 };
 
 
@@ -4165,14 +4165,15 @@ template <typename T> __device__ __forceinline__ unsigned pack_pair(float a, flo
 /* The tuned kernel: the stream of k_scores with V in it, all of it on tensor cores. A block is four
    steps of K and four of V; a step of V is 16 rows, LANES lanes to a row, 16 bytes a lane.
    Grid: (split, KV head x slice of 8 heads, batch). Each of 8 warps owns every eighth block of its
-   split; of a short row's split of two blocks each warp has a step of K and the one of V for the
-   same keys, so that all rows are on their way at once. PAIRS: a CTA has two slices, each pair of
-   warps every fourth block, of whose rows either copies half into the ring that they share. Weights
-   stay in registers: transposed they are what V is multiplied with, in two numbers of 16 bits, as
-   good as f32.
+   split; where a short row's split has two or four blocks, 4 or 2 warps share one: each has some steps of
+   K and those of V for the same keys, so that most rows are on their way at once. JOINS: a row's
+   splits are a cluster's, which joins them, so that no other kernel follows. PAIRS: a CTA has two
+   slices, each pair of warps every fourth block, of whose rows either copies half into the ring that
+   they share. Weights stay in registers: transposed they are what V is multiplied with, in two numbers
+   of 16 bits, as good as f32.
    It should run at the speed of reading K and V; for short rows latency counts.
    Barriers: of a pair, at each step; at the end all warps must be through with the ring, where their
-   sums go then; and for these, in write_split. */
+   sums go then; for these, in write_split; two of the cluster, see join_in_cluster. */
 
 /* Rows of K, or those of V: where lane c's 16-byte pieces of key 0 are, see key_base; bytes to the next
    row, of a row. */
@@ -15716,7 +15717,7 @@ cudaError_t launch_exact(call &c) {
 
 /* Rows that dense_below leaves to dense, behind the kernels that draw; on a GPU only the device may know
    which ones. Both kernels come beside those. The first CTA of each ends behind the kernel before it: what
-   k_combine writes comes last, and behind the call all is there. */
+   k_combine, or k_dense that joins, writes comes last, and behind the call all is there. */
 cudaError_t launch_short(call &c) {
     const params drawn = c.p;
     c.p.is_short = 1;

@@ -810,8 +810,8 @@ int main(int argc, char **argv) {
             for (const dense_case &x : dense_cases)
                 bench_dense(t, batch, batch == 1 ? 131072 : 32768, x, quick ? 20 : 40, csv);
         const struct { int batch, n; } shapes[]
-            = { { 1, 1024 }, { 1, 4096 }, { 1, 8192 },  { 1, 32768 },
-                { 8, 8192 }, { 16, 8192 }, { 64, 2048 }, { 256, 1024 } };
+            = { { 1, 512 },  { 1, 1024 },  { 1, 2048 },  { 1, 4096 },  { 1, 8192 },  { 1, 32768 },
+                { 8, 1024 }, { 8, 8192 },  { 16, 8192 }, { 64, 1024 }, { 64, 2048 }, { 256, 1024 } };
         for (const auto &x : shapes)
             for (const santa_dtype type : { SANTA_BF16, SANTA_E4M3 })
                 bench_dense(t, x.batch, x.n, { type, 128, 4, SANTA_BF16 }, quick ? 20 : 40, csv);
