@@ -50,7 +50,7 @@ namespace santa_gpu {
 enum { BLOCK = SANTA_BLOCK };                       /* keys of a block; a warp owns one */
 enum { PASS_HEADS = 8 };                            /* query heads per pass: the N side of the mma */
 /* Keys of a dense CTA are 1 << this, of a row that has more than MIDDLE_KEYS, HALF_KEYS, SHORT_KEYS, or
-   less; fixed, so that sums are. Not all kernels know the smaller ones. */
+   less; fixed, so that sums are. Not all kernels know the two smaller ones. */
 enum { SPLIT_SHIFT = 10, MIDDLE_SHIFT = 9, HALF_SHIFT = 8, SHORT_SHIFT = 7 };
 enum { MIDDLE_KEYS = 8192, HALF_KEYS = 2048, SHORT_KEYS = 512 };
 enum { DENSE_WARPS = 4, SCORE_WARPS = 8, GATHER_WARPS = 8 };
@@ -455,7 +455,7 @@ struct params {
     int first_sequence, first_head, all_heads, lse_heads;
     i64 all_kv_heads;
     i64 *means;                                     /* [5]: sums of earlier parts, see mean_sum; or NULL */
-    int half_keys;                                  /* rows of at most so many: half of larger ones' splits */
+    int half_keys;                                  /* as short_keys: half of a usual split */
 };
 
 
@@ -494,17 +494,16 @@ struct parts_memory { float top[SCORE_WARPS]; };    /* k_query_parts */
 /* A warp's sums for GS heads, and behind them each head's maximum and denominator. */
 template <int GS, int COLUMNS> struct warp_sums { float head[GS][COLUMNS + 4]; };
 
-/* K whose short rows have smaller splits, which k_dense may join itself: of the numbers most used, as code
-   counts. */
-template <typename K, int C> constexpr bool favours_short = false;
-template <> constexpr bool favours_short<sixteen, 4> = true;
+/* K whose splits k_dense may join itself: of the numbers most used, as code counts. */
+template <typename K, int C> constexpr bool joins_splits = false;
+template <> constexpr bool joins_splits<sixteen, 4> = true;
 
 /* k_dense: the ring, where at the end the warps' sums lie. */
 template <typename K, int C> struct dense_memory {
     enum { LANES = 2 * ring<K, C>::LOADS, COLUMNS = 16 / (int)sizeof(K) * LANES, TILES = COLUMNS / 16 };
     /* behind the warps' sums those of the split */
     enum { RING = ring<K, C>::BYTES,
-           MERGE = (SCORE_WARPS + (int)favours_short<K, C>) * sizeof(warp_sums<PASS_HEADS, COLUMNS>) };
+           MERGE = (SCORE_WARPS + (int)joins_splits<K, C>) * sizeof(warp_sums<PASS_HEADS, COLUMNS>) };
     static constexpr int BYTES = (int)RING > (int)MERGE ? (int)RING : (int)MERGE;
     static_assert(32 % (int)LANES == 0, "a row of V is copied by a power of two of lanes");
     static_assert(BYTES <= LEAST_SHARED, "the ring of k_dense does not fit on every card");
@@ -4295,7 +4294,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, C == 8 ? 1 : 2)
 k_dense(const __grid_constant__ params p) {
     enum { LOADS = ring<K, C>::LOADS, STEPS = ring<K, C>::STEPS * (PAIRS ? 2 : 1) };
     enum { RINGS = PAIRS ? SCORE_WARPS / 2 : SCORE_WARPS };
-    constexpr bool SCALES = PAGED && !PAIRS && may_have_scales<K, C>, SHORT = favours_short<K, C> && !PAIRS;
+    constexpr bool SCALES = PAGED && !PAIRS && may_have_scales<K, C>;
     typedef dense_memory<K, C> memory;
     enum { TILES = memory::TILES, COLUMNS = memory::COLUMNS };
     DYNAMIC_SHARED(slots);                          /* memory::BYTES */
@@ -4323,7 +4322,7 @@ k_dense(const __grid_constant__ params p) {
     /* of a short row's split, which has fewer blocks than warps, 2 or 4 warps share a block: a warp's steps
        are lead .. lead + more of K, and as many of V */
     const int shares = PAIRS || STEPS == 1 ? 0
-                     : splits.shift == SHORT_SHIFT ? 2 : SHORT && splits.shift == HALF_SHIFT ? 1 : 0,
+                     : splits.shift == SHORT_SHIFT ? 2 : splits.shift == HALF_SHIFT ? 1 : 0,
               more = (4 >> shares) - 1, lead = (warp & ((1 << shares) - 1)) << (2 - shares);
     const auto next = [&](int i) { return i + 1 + ((i + 1) & more ? 0 : 3 - more); };
     const int first = max(split * blocks, x.begin / BLOCK);
@@ -15145,7 +15144,7 @@ struct call {
     bool listed_row;                                /* each query row has its own */
     const santa_attention *a;
     bool tiles;                                     /* q, K and V suit those of >>prefill-kernel */
-    bool joined;                                    /* by k_dense itself, see favours_short */
+    bool joined;                                    /* by k_dense itself, see joins_splits */
     int rows_done;                                  /* query rows that a pipeline's launch has done */
 
     void place_row(i64 row);
@@ -15323,8 +15322,8 @@ i64 keys_seen(const santa_problem &problem) {
     return later < most - a.window ? a.window + later : most;
 }
 
-/* Splits of rows of up to `most` keys, or of exactly so many, see splits_of; `smaller` sizes of them are
-   those of shorter rows. */
+/* Splits of rows of up to `most` keys, or of exactly so many, see splits_of; by kernels that know `smaller`
+   of the smaller sizes. */
 enum { SMALLER = 2 };
 i64 splits_up_to(const santa_problem *problem, i64 most, bool exactly, int smaller) {
     const i64 seen = keys_seen(*problem), behind = problem->a.window != 0 || problem->a.kv_start;
@@ -15458,7 +15457,8 @@ template <> struct with_table<e4m3, 4> { typedef any_eight type; };
 
 template <typename K, int C, bool PAIRS> cudaError_t launch_dense(call &c) {
     const i64 slices = ceil_div(c.p.q_slices, PAIRS ? 2 : 1);
-    const int smaller = PAIRS || ring<K, C>::STEPS == 1 ? 0 : favours_short<K, C> ? SMALLER : SMALLER - 1;
+    /* with the second one many rows of 8-bit keys take a quarter more */
+    const int smaller = PAIRS || ring<K, C>::STEPS == 1 ? 0 : eight_bits<K> ? 1 : SMALLER;
     const dim3 grid = grid_of({ c.g.dense_splits[smaller], c.g.kv_heads * slices, c.g.batch });
     const int bytes = dense_memory<K, C>::BYTES, threads = SCORE_WARPS * 32;
     c.p.slices = (int)slices;
@@ -15467,12 +15467,12 @@ template <typename K, int C, bool PAIRS> cudaError_t launch_dense(call &c) {
     c.p.half_keys = smaller > 1 ? HALF_KEYS : 0;
     const i64 ctas = (i64)grid.x * grid.y * grid.z;
     const bool no_table = !c.p.table && !is_scaled(c.a);
-    c.joined = favours_short<K, C> && !PAIRS && no_table && grid.x <= MOST_CLUSTER
+    c.joined = joins_splits<K, C> && !PAIRS && no_table && grid.x <= MOST_CLUSTER
             && (grid.x == 1 || (c.card.major >= 9 && ctas <= c.card.multiprocessors));
     if (c.joined || (i64)grid.x * grid.y > INT32_MAX) c.p.heads_inner = 0;
     c.p.by_inner = divide_by(grid.y);
     const bool second = comes_second(c) || c.p.q_parts;
-    if constexpr (favours_short<K, C> && !PAIRS)
+    if constexpr (joins_splits<K, C> && !PAIRS)
         if (c.joined)
             return launch_ring<k_dense<K, C, false, false, true>>(c, grid, bytes, threads, second,
                                                                   (int)grid.x);

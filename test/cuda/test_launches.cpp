@@ -154,8 +154,8 @@ static bool divides_by(const divisor &d, int64_t n) {
            && d.quotient((unsigned)(INT32_MAX / n * n) - 1u) == (unsigned)((INT32_MAX / n * n - 1) / n);
 }
 
-/* What a split of dense holds of a row of so many keys, where kernels know of 0, 1 or 2 smaller sizes; splits
-   that a row of up to `most` keys can have, where it may begin within one. */
+/* What a split of dense holds of a row of so many keys, by kernels that know 0, 1 or 2 of the smaller sizes;
+   splits that a row of up to `most` keys can have, where it may begin within one. */
 static int64_t split_size(int64_t keys, int smaller) {
     return keys <= 512 && smaller ? 128 : keys <= 2048 && smaller == 2 ? 256 : keys <= 8192 ? 512 : 1024;
 }
@@ -427,11 +427,11 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
         CHECK_MSG(l.dynamic >= ring_bytes(x, C) && l.dynamic >= merge, "%s: %llu bytes of shared memory",
                   name.c_str(), (unsigned long long)l.dynamic);
         CHECK_MSG(l.dynamic <= 99 * 1024, "%s: not on every card", name.c_str());
-        const int smaller = two || (C == 8 && !is_eight(a.k.dtype)) ? 0
-                          : C == 4 && !is_eight(a.k.dtype)          ? 2 : 1;
+        const int smaller = two ? 0 : is_eight(a.k.dtype) ? 1 : C < 8 ? 2 : 0;
         const int64_t splits = splits_of(smaller), ctas = splits * a.k.shape[2] * slices * a.q.shape[0];
         const bool at_once = standin.card->major >= 9 && ctas <= standin.card->multiprocessors,
-                   join = smaller == 2 && !a.block_table && !scaled && splits <= 8 && (splits == 1 || at_once);
+                   joining = C == 4 && !two && !is_eight(a.k.dtype) && !a.block_table && !scaled,
+                   join = joining && splits <= 8 && (splits == 1 || at_once);
         CHECK_MSG(!strcmp(joins, join ? "true" : "false"), "%s: joins", name.c_str());
         CHECK_INT(l.cluster, join ? splits : 1);
         CHECK(!join || (!p.heads_inner && l.dynamic >= merge / 8 * 9));
