@@ -1454,9 +1454,9 @@ __device__ __forceinline__ void key_range(const params &p, int b, int &begin, in
 struct row_splits { int first, count, shift; };
 __device__ __forceinline__ row_splits splits_of(const params &p, int begin, int end) {
     const int keys = end - begin,
-              shift = keys <= p.short_keys    ? SHORT_SHIFT
-                    : keys <= p.half_keys   ? HALF_SHIFT
-                    : keys <= MIDDLE_KEYS   ? MIDDLE_SHIFT : SPLIT_SHIFT;
+              shift = keys <= p.short_keys  ? SHORT_SHIFT
+                    : keys <= p.half_keys ? HALF_SHIFT
+                    : keys <= MIDDLE_KEYS ? MIDDLE_SHIFT : SPLIT_SHIFT;
     const int first = begin >> shift;
     return { first, keys > 0 ? ((end - 1) >> shift) + 1 - first : 0, shift };
 }
