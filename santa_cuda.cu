@@ -55,11 +55,7 @@ enum { SPLIT_SHIFT = 10, MIDDLE_SHIFT = 9, HALF_SHIFT = 8, SHORT_SHIFT = 7 };
 enum { MIDDLE_KEYS = 8192, HALF_KEYS = 2048, SHORT_KEYS = 512 };
 enum { DENSE_WARPS = 4, SCORE_WARPS = 8, GATHER_WARPS = 8 };
 enum { PORTION = GATHER_WARPS * 32 };               /* draws of a CTA: one for each thread */
-#ifdef SANTA_CUDA_EMULATED
-enum { MOST_CLUSTER = 1 };                          /* CTAs run one after the other */
-#else
 enum { MOST_CLUSTER = 8 };                          /* CTAs of a cluster */
-#endif
 enum { KEPT = 8 };                                  /* block sums that such a thread keeps: 131072 keys */
 
 static_assert(BLOCK == 64, "a warp's lanes hold 8 x 8 keys, and find_keys 4 x 16");
@@ -777,7 +773,7 @@ struct proxy_scores_memory {
 /* k_draw. Its rows and keys are dealt to DRAW_PARTS; SLICE heads take rows together, DRAW_ROWS at a
    time; a list has up to DRAW_LIST of them. */
 enum { DRAW_PARTS = 8, DRAW_HEADS = 64, SLICE = 4, DRAW_ROWS = 64, DRAW_LIST = 1024, DRAW_RUNS = 1024 };
-static_assert((int)DRAW_PARTS == (int)MOST_CLUSTER || (int)MOST_CLUSTER == 1, "a CTA has whole parts");
+static_assert((int)DRAW_PARTS == (int)MOST_CLUSTER, "a CTA has whole parts");
 enum { FIXED_PARTS = 2 };                           /* of the keys that are read exactly: a CTA each */
 enum { DRAW_SUMS = 16 * 1024 };                     /* bytes of the parts' sums, beside it, at most */
 struct alignas(16) rows_memory {

@@ -73,14 +73,25 @@ template <typename T> struct numbers {
 };
 
 template <typename... P, typename... A>
-static cudaError_t run(void (*kernel)(P...), unsigned grid, unsigned block, size_t shared, A... a) {
+static cudaError_t run_clusters(unsigned ctas, void (*kernel)(P...), unsigned grid, unsigned block,
+                                size_t shared, A... a) {
     cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attribute = {};
     config.gridDim = dim3(grid);
     config.blockDim = dim3(block);
     config.dynamicSmemBytes = shared;
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = dim3(ctas);
+    config.attrs = &attribute;
+    config.numAttrs = ctas > 1;
     const cudaError_t e = cudaLaunchKernelEx(&config, kernel, a...), later = cudaDeviceSynchronize();
     cudaGetLastError();
     return e != cudaSuccess ? e : later;
+}
+
+template <typename... P, typename... A>
+static cudaError_t run(void (*kernel)(P...), unsigned grid, unsigned block, size_t shared, A... a) {
+    return run_clusters(1, kernel, grid, block, shared, a...);
 }
 
 static void k_lanes(unsigned *out) {
@@ -341,6 +352,76 @@ static void k_dynamic(unsigned) {
 }
 #if __CUDA_ARCH__ >= 900
 static float bulk_source[4096];
+/* CTAs read from, and write to, the next one of their cluster, whose variables have the same addresses. */
+static int behind_late(int x) {
+    typedef int one[2];
+    SHARED(late, one);                              /* later than the first barrier */
+    late[threadIdx.x & 1] = x;
+    return late[threadIdx.x & 1];
+}
+static void k_cluster(int *out) {
+    typedef int ints[64];
+    SHARED(s, ints);
+    SHARED(from, ints);
+    DYNAMIC_SHARED(slots);
+    const int i = (int)threadIdx.x, rank = cluster_rank(), next = (rank + 1) % 4;
+    int *const more = (int *)slots;
+    s[i] = 100 * (int)blockIdx.x + i;
+    more[i] = 2 * s[i];
+    cluster_sync();
+    if (i == 9) return;                             /* counts no more */
+    *of_rank(&from[i], next) = s[i] + *of_rank(&more[63 - i], next);
+    cluster_arrive();
+    const int late = behind_late(rank);
+    cluster_wait();
+    const bool good = late == rank && s[i] == 100 * (int)blockIdx.x + i;
+    out[64 * blockIdx.x + (unsigned)i] = good ? from[i] : -1;
+    cluster_sync();
+}
+static void k_cluster_waits(unsigned) {
+    SHARED(full, unsigned long long);
+    const unsigned bar = (unsigned)__cvta_generic_to_shared(&full);
+    if (threadIdx.x == 0) barrier_make(bar);
+    __syncthreads();
+    if (cluster_rank() == 1 && threadIdx.x < 32) barrier_wait(bar, 0);
+    cluster_sync();
+}
+static void k_cluster_early(unsigned) {
+    SHARED(s, unsigned long long);
+    if (cluster_rank() == 0) *of_rank(&s, 1) = 1;
+    cluster_sync();
+}
+static void k_no_such_cta(unsigned) {
+    SHARED(s, unsigned long long);
+    cluster_sync();
+    *of_rank(&s, 2) = 1;
+}
+static void clusters(void) {
+    numbers<int> out(64 * 8);
+    CHECK(run_clusters(4, k_cluster, 8, 64, 256, out.p) == cudaSuccess);
+    const std::vector<int> got = out.get();
+    for (int b = 0; b < 8; b++) {
+        const int before = b % 4 ? b - 1 : b + 3;    /* writes to b what it has, and what b has */
+        for (int i = 0; i < 64; i++)
+            CHECK_INT(got[(size_t)(64 * b + i)], i == 9 ? 0 : 100 * before + i + 2 * (100 * b + 63 - i));
+    }
+    CHECK(run_clusters(3, k_cluster, 8, 64, 256, out.p) == cudaErrorInvalidValue);
+    CHECK(run_clusters(9, k_cluster, 9, 64, 256, out.p) == cudaErrorInvalidValue);
+    emulated::state.quiet = true;
+    const auto stops = [](void (*kernel)(unsigned), const char *words) {
+        const cudaError_t e = run_clusters(2, kernel, 4, 64, 0, 0u);
+        CHECK(e == cudaErrorLaunchFailure);
+        CHECK_MSG(emulated::state.report.find(words) != std::string::npos, "no \"%s\" in: %s", words,
+                  emulated::state.report.c_str());
+        emulated::state.report.clear();
+    };
+    stops(k_cluster_waits, "wait for each other");
+    stops(k_cluster_early, "no such variable yet");
+    stops(k_no_such_cta, "CTA 2 of a cluster of 2");
+    emulated::state.quiet = false;
+    CHECK(run_clusters(4, k_cluster, 8, 64, 256, out.p) == cudaSuccess);  /* as before */
+    CHECK(out.get() == got);
+}
 static void k_unwaited_bulk(unsigned) {
     DYNAMIC_SHARED(slots);
     SHARED(full, unsigned long long);
@@ -506,6 +587,9 @@ static const test_case emulator[] = {{"half_numbers", half_numbers},
                                      {"copies", copies},
                                      {"boxes", boxes},
                                      {"faults", faults},
+#if __CUDA_ARCH__ >= 900
+                                     {"clusters", clusters},
+#endif
                                      {"orders", orders},
                                      {"runtime", runtime},
                                      {0, 0}};

@@ -19,20 +19,21 @@
                                            __CUDA_ARCH__ 900
 
    WHAT IS EMULATED. A CTA's threads are fibers of the one thread that launches, CTAs run one
-   after the other. Lanes wait in a collective (shuffle, ballot, mma, ldmatrix, __syncwarp, ..)
-   until all lanes of its mask are there. These end a launch with a report on stderr, and
-   cudaErrorLaunchFailure at the next call that waits:
+   after the other; those of a cluster take turns, each until all its threads wait for the others.
+   Lanes wait in a collective (shuffle, ballot, mma, ldmatrix, __syncwarp, ..) until all lanes of
+   its mask are there. These end a launch with a report on stderr, and cudaErrorLaunchFailure at
+   the next call that waits:
      lanes of a warp in different collectives, or in one from different lines; a mask without
      the caller, or with a lane that has left; a shuffle from a lane outside its mask; a barrier
      that some threads do not reach; threads that wait for ever; accesses beside an allocation or
-     a variable of shared memory (pages that fault); copies and mbarriers at odd addresses; a
-     bulk copy that nobody waits for; too much shared memory.
+     bulk copy that nobody waits for; too much shared memory; CTAs of a cluster that wait for
+     ever, or a variable of one that has none yet.
    Shared memory is NaN in each CTA before its first use. cp.async and bulk copies happen when
    they are waited for, and leave NaN till then. Device memory starts as NaN, and the host
    cannot touch it. A kernel runs when it is launched, or, in a capture, when the graph is.
 
    WHAT IS NOT: races within a warp's step or between CTAs (but see SANTA_EMULATED_ORDER), CTAs
-   that wait for each other, clusters, overlap of kernels, caches, memory order. exp, tanh and
+   of no cluster that wait for each other, overlap of kernels, caches, memory order. exp, tanh and
    the like are libm's, sums on tensor cores are in order, in f32.
 
    TO ADD AN INSTRUCTION: its function in >>instructions of santa_cuda.cu, and its twin at the
@@ -251,13 +252,13 @@ inline std::string kernel_name(const void *kernel) {
 }
 
 inline cudaError_t run_kernel(const void *kernel, dim3 grid, dim3 block, size_t dynamic,
-                              const std::function<void()> &body) {
+                              const std::function<void()> &body, unsigned ctas = 1) {
     start();
     opened memory;
     const std::string name = kernel_name(kernel);
     const auto most = runtime.most_dynamic.find(kernel);
     bool good = run_grid(name.c_str(), grid, block, dynamic,
-                         most == runtime.most_dynamic.end() ? 0 : most->second, body);
+                         most == runtime.most_dynamic.end() ? 0 : most->second, body, ctas);
     for (const auto &x : runtime.memory)
         if (!borders_hold(x.first, x.second)) {
             state.report.clear();
@@ -472,12 +473,15 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(
     const dim3 g = config->gridDim, b = config->blockDim;
     const emulated::card_type *card = emulated::find_card();
     const size_t dynamic = config->dynamicSmemBytes;
+    unsigned ctas = 1;
     for (unsigned i = 0; i < config->numAttrs; i++)
         if (config->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization
             && config->attrs[i].val.programmaticStreamSerializationAllowed && card->major < 9)
             return emulated::note(cudaErrorNotSupported);
         else if (config->attrs[i].id == cudaLaunchAttributeClusterDimension)
-            return emulated::note(cudaErrorNotSupported);             /* CTAs run one after the other */
+            ctas = config->attrs[i].val.clusterDim.x;
+    if (ctas < 1 || ctas > emulated::MOST_CTAS || g.x % ctas || (ctas > 1 && card->major < 9))
+        return emulated::note(cudaErrorInvalidValue);
     if (g.x < 1 || g.x > 0x7fffffffu || g.y < 1 || g.y > 65535 || g.z < 1 || g.z > 65535 || b.x < 1
         || b.y < 1 || b.z < 1 || (emulated::u64)b.x * b.y * b.z > emulated::MOST_THREADS)
         return emulated::note(cudaErrorInvalidValue);
@@ -489,7 +493,9 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(
         std::apply(kernel, tuple);
     };
     return emulated::in_stream(
-        config->stream, [=]() { return emulated::run_kernel((const void *)kernel, g, b, dynamic, body); });
+        config->stream, [=]() {
+            return emulated::run_kernel((const void *)kernel, g, b, dynamic, body, ctas);
+        });
 }
 
 #endif

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <signal.h>
 #include <string>
 #include <sys/mman.h>
@@ -135,7 +136,7 @@ struct fiber {
 /* What a thread waits for, in words for a report. */
 struct place { const char *what; const char *file; int line; };
 
-enum wait_kind { RUNS, MEETS, AT_BARRIER, POLLS, LEFT };
+enum wait_kind { RUNS, MEETS, AT_BARRIER, POLLS, LEFT, AT_CLUSTER };
 
 struct copy { char *to; const char *from; int bytes, zeros; };
 
@@ -146,6 +147,7 @@ struct thread : fiber {
     place at;
     unsigned mask;                                  /* MEETS: who must come */
     int result;                                     /* of a barrier that votes */
+    u64 phase;                                      /* of the cluster's barrier, that it waits for */
     /* cp.async: copies that are not done, and how many of them each closed group has */
     std::vector<copy> copies;
     std::vector<size_t> groups;
@@ -174,7 +176,22 @@ struct behind { u64 *barrier; std::vector<copy> copies; long long bytes; int arr
 /* A variable of shared memory: pages of its own, so that what is behind them faults. */
 struct shared_slot { char *at; size_t bytes; u64 cta; };
 
-struct state_type {
+/* What a CTA has of its own. In a cluster one runs until all of its threads wait for the others; then
+   another one's takes its place, and its shared memory, which has the same addresses. */
+enum { MOST_CTAS = 8 };
+struct cta_state {
+    unsigned left = 0, ready_warps = 0, fibers_made = 0, turn = 0;
+    size_t declared = 0;
+    u64 cta = 0, progress = 0;
+    bool polling = false;
+    barrier_state barriers[BARRIERS];
+    std::vector<behind> deferred;
+    thread *threads_of = nullptr;                   /* [MOST_THREADS] */
+    warp_state *warps_of = nullptr;
+    dim3 place;
+};
+
+struct state_type : cta_state {
     const card_type *card = nullptr;
     /* of the launch */
     std::string kernel;
@@ -182,25 +199,20 @@ struct state_type {
     const std::function<void()> *body = nullptr;
     bool failed = false;
     /* of the CTA */
-    unsigned threads = 0, warps = 0, left = 0, ready_warps = 0;
-    size_t declared = 0;
+    unsigned threads = 0, warps = 0;
     long long most_dynamic = 0;                     /* by cudaFuncSetAttribute */
-    u64 cta = 0, progress = 0;
-    barrier_state barriers[BARRIERS];
-    std::vector<behind> deferred;
-    thread *threads_of = nullptr;                   /* [MOST_THREADS] */
-    warp_state *warps_of = nullptr;
-    unsigned fibers_made = 0;
     fiber host;
     thread *now = nullptr;
-    bool polling = false;
+    /* of the cluster: its CTAs, the one that runs; of its barrier: threads there, those that have not left */
+    unsigned ctas = 1, rank = 0;
+    u64 arrived = 0, live = 0, phase = 0, last_cta = 0;
+    cta_state others[MOST_CTAS];
     /* shared memory */
     char *window = nullptr, *window_next = nullptr, *dynamic_end = nullptr, *dynamic_at = nullptr;
     u64 dynamic_cta = 0;
     /* order of CTAs, warps and lanes */
     int order = 0;                                  /* 0: forward, 1: reverse, 2: shuffled */
     u64 random = 1;
-    unsigned turn = 0;
     bool trace = false, quiet = false;
     std::string report;                             /* of the last failure */
 };
@@ -283,7 +295,7 @@ inline void print_report() {
 /* What the threads of the CTA do, those that do the same in one line. */
 inline void describe_threads() {
     static const char *const words[] = {"can run", "wait in", "wait at the barrier", "poll in",
-                                        "have left"};
+                                        "have left", "wait for the cluster in"};
     for (unsigned from = 0; from < state.threads;) {
         const thread &x = state.threads_of[from];
         unsigned to = from + 1;
@@ -293,7 +305,8 @@ inline void describe_threads() {
                 break;
         }
         say("    threads %u to %u %s", from, to - 1, words[x.state]);
-        if (x.state == MEETS || x.state == AT_BARRIER || x.state == POLLS) say(" %s", x.at.what);
+        if (x.state == MEETS || x.state == AT_BARRIER || x.state == POLLS || x.state == AT_CLUSTER)
+            say(" %s", x.at.what);
         if (x.state == MEETS) say(", mask %08x", x.mask);
         if (x.state != LEFT && x.state != RUNS) say(" [%s:%d]", base_name(x.at.file), x.at.line);
         say("\n");
@@ -344,6 +357,14 @@ inline void __attribute__((noinline)) run_next() {
                 }
             seen = state.progress;
             state.polling = true;
+            bool waits = false;                     /* for other CTAs, which the host lets run */
+            for (unsigned i = 0; i < state.threads && !any && state.ctas > 1; i++)
+                waits |= state.threads_of[i].state == AT_CLUSTER;
+            if (waits) {
+                state.now = nullptr;
+                switch_to(me, &state.host);
+                return;
+            }
             if (!any) {
                 report_head();
                 say(": nobody can go on\n");
@@ -464,6 +485,23 @@ inline int barrier(unsigned id, unsigned count, bool vote, int kind, place at) {
     return result;
 }
 
+/* The cluster's barrier: all go on when all threads of all CTAs, but those that have left, are there. */
+inline void cluster_count() {
+    if (!state.arrived || state.arrived < state.live) return;
+    state.arrived = 0;
+    state.phase++;
+    for (unsigned i = 0; i < state.threads; i++)
+        if (state.threads_of[i].state == AT_CLUSTER) wake(state.threads_of[i]);
+}
+inline void arrive_at_cluster() {
+    state.now->phase = state.phase + 1;
+    state.arrived++;
+    cluster_count();
+}
+inline void wait_for_cluster(place at) {
+    while (state.phase < state.now->phase) stop(AT_CLUSTER, at);
+}
+
 /* The running thread is done. */
 inline void leave() {
     thread &me = *state.now;
@@ -475,6 +513,8 @@ inline void leave() {
                  w.open[i].mask);
     w.left |= bit;
     state.left++;
+    state.live--;
+    cluster_count();
     state.progress++;
     state.polling = false;
     me.copies.clear();
@@ -577,9 +617,22 @@ inline void shared_limits(place at) {
         fail(at, "%zu bytes of dynamic shared memory were not asked for", state.dynamic);
 }
 
+/* All variables; what CTAs of a cluster that do not run have in them: the dynamic memory, then these. */
+inline std::vector<shared_slot *> slots;
+struct kept_memory { u64 cta = 0; std::vector<char> bytes; };
+inline std::vector<std::unique_ptr<kept_memory>> kept[MOST_CTAS];
+inline kept_memory &kept_of(unsigned rank, size_t i) {
+    while (kept[rank].size() <= i) kept[rank].emplace_back(new kept_memory);
+    return *kept[rank][i];
+}
+
+inline shared_slot make_slot(size_t bytes, size_t align) { return {place_shared(bytes, align), bytes, 0}; }
+
 /* SHARED: the variable of this line. */
 template <typename T, int line> T &declared() {
-    static shared_slot slot = {place_shared(sizeof(T), alignof(T) < 16 ? 16 : alignof(T)), sizeof(T), 0};
+    static shared_slot slot = make_slot(sizeof(T), alignof(T) < 16 ? 16 : alignof(T));
+    static const bool listed = (slots.push_back(&slot), true);
+    (void)listed;
     if (slot.cta != state.cta) {
         slot.cta = state.cta;
         memset(slot.at, POISON, slot.bytes);
@@ -599,6 +652,60 @@ inline unsigned shared_address(const void *p, place at) {
 }
 inline char *shared_pointer(unsigned address) { return state.window + address; }
 
+/* The same place of another CTA's shared memory. */
+inline char *of_other(char *at, unsigned rank, place from) {
+    if (rank >= state.ctas) fail(from, "CTA %u of a cluster of %u", rank, state.ctas);
+    if (rank == state.rank) return at;
+    const u64 cta = state.others[rank].cta;
+    for (size_t i = 0; i < slots.size(); i++) {
+        const size_t offset = (size_t)(at - slots[i]->at);
+        if (offset >= slots[i]->bytes) continue;
+        kept_memory &x = kept_of(rank, i + 1);
+        if (x.cta != cta) fail(from, "CTA %u of the cluster has no such variable yet", rank);
+        return x.bytes.data() + offset;
+    }
+    const size_t offset = (size_t)(at - state.dynamic_at);
+    if (offset >= state.dynamic) fail(from, "%p is not in shared memory", (void *)at);
+    return kept_of(rank, 0).bytes.data() + offset;
+}
+
+/* The dynamic memory, and what must not be written behind it. */
+inline size_t kept_bytes() {
+#ifdef EMULATED_ASAN
+    return state.dynamic;
+#else
+    return (size_t)(state.dynamic_end - state.dynamic_at);
+#endif
+}
+
+/* CTA `rank` of the cluster takes the place of the one that is there. */
+inline void change_cta(unsigned rank) {
+    if (rank == state.rank) return;
+    const auto put_away = [](unsigned to) {
+        kept_memory &own = kept_of(to, 0);
+        own.bytes.assign(state.dynamic_at, state.dynamic_at + kept_bytes());
+        for (size_t i = 0; i < slots.size(); i++) {
+            kept_memory &x = kept_of(to, i + 1);
+            x.cta = slots[i]->cta;
+            if (x.cta == state.cta) x.bytes.assign(slots[i]->at, slots[i]->at + slots[i]->bytes);
+        }
+    };
+    put_away(state.rank);
+    std::swap((cta_state &)state, state.others[state.rank]);
+    std::swap((cta_state &)state, state.others[rank]);
+    state.rank = rank;
+    blockIdx = state.place;
+    const kept_memory &own = kept_of(rank, 0);
+    if (own.bytes.size() == kept_bytes())
+        memcpy(state.dynamic_at, own.bytes.data(), own.bytes.size());
+    for (size_t i = 0; i < slots.size(); i++) {
+        const kept_memory &x = kept_of(rank, i + 1);
+        const bool there = x.cta == state.cta && x.bytes.size() == slots[i]->bytes;
+        slots[i]->cta = there ? state.cta : 0;
+        if (there) memcpy(slots[i]->at, x.bytes.data(), x.bytes.size());
+    }
+}
+
 /* --------------------------------------------------------------------------------- launch */
 
 inline void on_fault(int number, siginfo_t *info, void *) {
@@ -617,17 +724,22 @@ inline void on_fault(int number, siginfo_t *info, void *) {
          shared ? "beside its shared memory" : "which is no memory of the device");
 }
 
-inline void start() {
-    if (state.threads_of) return;
-    state.threads_of = new thread[MOST_THREADS];
-    state.warps_of = new warp_state[WARP]();
+inline void make_threads(cta_state &cta) {
+    if (cta.threads_of) return;
+    cta.threads_of = new thread[MOST_THREADS];
+    cta.warps_of = new warp_state[WARP]();
     char *stacks = reserve((size_t)MOST_THREADS * (STACK + page_bytes()));
     for (unsigned i = 0; i < MOST_THREADS; i++, stacks += STACK + page_bytes()) {
-        thread &x = state.threads_of[i];
+        thread &x = cta.threads_of[i];
         x.low = stacks + page_bytes();
         x.bytes = STACK;
         open_pages(x.low, x.bytes);
     }
+}
+
+inline void start() {
+    if (state.window) return;
+    make_threads(state);
     state.window = reserve(WINDOW);
     state.window_next = state.window + page_bytes();
     state.dynamic_end = state.window + WINDOW - page_bytes();
@@ -652,10 +764,10 @@ inline void start() {
 #endif
 }
 
-/* Runs one CTA; false if it failed. */
-inline bool run_cta(dim3 at) {
-    blockIdx = at;
-    state.cta++;
+inline void begin_cta(dim3 at) {
+    make_threads(state);
+    blockIdx = state.place = at;
+    state.cta = ++state.last_cta;
     state.declared = 0;
     state.left = 0;
     state.progress = 0;
@@ -689,10 +801,23 @@ inline bool run_cta(dim3 at) {
         w.meetings = 0;
         state.ready_warps |= 1u << i;
     }
+}
+
+/* Until all threads have left or wait for other CTAs; false if it failed. */
+inline bool resume_cta() {
+    for (unsigned i = 0; i < state.threads; i++)
+        if (state.threads_of[i].state == AT_CLUSTER && state.threads_of[i].phase <= state.phase)
+            wake(state.threads_of[i]);
+    if (!state.ready_warps) return true;
+    state.progress++;
     const unsigned warp = pick(state.ready_warps);
     state.now = &state.threads_of[warp * WARP + pick(state.warps_of[warp].ready)];
     switch_to(&state.host, state.now);
-    if (state.failed) return false;
+    return !state.failed;
+}
+
+/* What a CTA has left behind. */
+inline bool end_cta() {
     for (const behind &x : state.deferred)
         if (x.bytes) {
             report_head();
@@ -713,8 +838,45 @@ inline bool run_cta(dim3 at) {
     return true;
 }
 
+inline bool run_ctas(dim3 first) {
+    state.arrived = state.phase = 0;
+    state.live = (u64)state.threads * state.ctas;
+    for (unsigned r = 0; r < state.ctas; r++) {
+        change_cta(r);
+        begin_cta(dim3(first.x + r, first.y, first.z));
+    }
+    for (unsigned done = 0; done < state.ctas;) {
+        const u64 phase = state.phase, live = state.live;
+        for (unsigned r = 0; r < state.ctas; r++) {
+            change_cta(r);
+            if (state.left == state.threads) continue;
+            if (!resume_cta()) return false;
+            if (state.left < state.threads) continue;
+            if (!end_cta()) return false;
+            done++;
+        }
+        if (phase == state.phase && live == state.live && done < state.ctas) {
+            report_head();
+            say(": the cluster's CTAs wait for each other\n");
+            describe_threads();
+            print_report();
+            return !(state.failed = true);
+        }
+    }
+    return true;
+}
+
+/* Runs the CTAs of a cluster, which are neighbours from `first` on; false if one failed: then all have new
+   threads next time. */
+inline bool run_cluster(dim3 first) {
+    if (run_ctas(first)) return true;
+    state.fibers_made = 0;
+    for (cta_state &cta : state.others) cta.fibers_made = 0;
+    return false;
+}
+
 inline bool run_grid(const char *kernel, dim3 grid, dim3 block, size_t dynamic, long long most_dynamic,
-                     const std::function<void()> &body) {
+                     const std::function<void()> &body, unsigned ctas = 1) {
     timespec t0, t1;
     clock_gettime(CLOCK_MONOTONIC, &t0);
     state.kernel = kernel;
@@ -732,15 +894,16 @@ inline bool run_grid(const char *kernel, dim3 grid, dim3 block, size_t dynamic, 
     __asan_poison_memory_region(state.dynamic_end - (256 << 10), 256 << 10);
     __asan_unpoison_memory_region(state.dynamic_at, dynamic);
 #endif
-    const u64 count = (u64)grid.x * grid.y * grid.z;
+    const u64 count = (u64)grid.x * grid.y * grid.z / ctas;
+    state.ctas = ctas;
     std::vector<unsigned> shuffled;
     if (state.order == 2) {
         for (u64 i = 0; i < count; i++) shuffled.push_back((unsigned)i);
         for (u64 i = count; i > 1; i--) std::swap(shuffled[i - 1], shuffled[next_random() % i]);
     }
     for (u64 i = 0; i < count && !state.failed; i++) {
-        const u64 k = state.order == 0 ? i : state.order == 1 ? count - 1 - i : shuffled[i];
-        run_cta(
+        const u64 k = (state.order == 0 ? i : state.order == 1 ? count - 1 - i : shuffled[i]) * ctas;
+        run_cluster(
             dim3((unsigned)(k % grid.x), (unsigned)(k / grid.x % grid.y), (unsigned)(k / grid.x / grid.y)));
     }
     if (state.trace) {
