@@ -203,7 +203,7 @@ struct state_type : cta_state {
     long long most_dynamic = 0;                     /* by cudaFuncSetAttribute */
     fiber host;
     thread *now = nullptr;
-    /* of the cluster: its CTAs, the one that runs; of its barrier: threads there, those that have not left */
+    /* of the cluster: its CTAs, the running one; of its barrier: threads there, those that have not left */
     unsigned ctas = 1, rank = 0;
     u64 arrived = 0, live = 0, phase = 0, last_cta = 0;
     cta_state others[MOST_CTAS];
