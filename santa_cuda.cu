@@ -49,8 +49,8 @@ namespace santa_gpu {
 
 enum { BLOCK = SANTA_BLOCK };                       /* keys of a block; a warp owns one */
 enum { PASS_HEADS = 8 };                            /* query heads per pass: the N side of the mma */
-/* Keys of a dense CTA are 1 << this, of a row that has more than MIDDLE_KEYS, HALF_KEYS, SHORT_KEYS, or
-   less; fixed, so that sums are. Not all kernels know the two smaller ones. */
+/* Keys of a dense CTA are 1 << this, of a row that has more than MIDDLE_KEYS, HALF_KEYS,
+   SHORT_KEYS, or less; fixed, so that sums are. Not all kernels know the two smaller ones. */
 enum { SPLIT_SHIFT = 10, MIDDLE_SHIFT = 9, HALF_SHIFT = 8, SHORT_SHIFT = 7 };
 enum { MIDDLE_KEYS = 8192, HALF_KEYS = 2048, SHORT_KEYS = 512 };
 enum { DENSE_WARPS = 4, SCORE_WARPS = 8, GATHER_WARPS = 8 };
@@ -3919,8 +3919,8 @@ __device__ __forceinline__ void write_joined(const params &p, int b, int head, f
     });
 }
 
-/* What up to 32 splits of a head become, by a warp whose lane z has split z's highest score and mass: the
-   splits' weights, the highest score, all mass. */
+/* What up to 32 splits of a head become, by a warp whose lane z has split z's highest score and
+   mass: the splits' weights, the highest score, all mass. */
 struct joined_splits { float weight, top; double all; };
 __device__ __forceinline__ joined_splits join_splits(float top, float mass, bool is_there) {
     joined_splits x = { 0.0f, top, 0.0 };
@@ -3933,9 +3933,9 @@ __device__ __forceinline__ joined_splits join_splits(float top, float mass, bool
     return x;
 }
 
-/* The splits of up to 8 heads joined by the CTAs of a cluster, whose own ones lie at `own` in each, as
-   k_combine_few joins them: a warp a head, a CTA some columns. All threads of all CTAs of the cluster
-   come here. */
+/* The splits of up to 8 heads joined by the CTAs of a cluster, whose own ones lie at `own` in
+   each, as k_combine_few joins them: a warp a head, a CTA some columns. All threads of all CTAs
+   of the cluster come here. */
 __device__ __forceinline__ void join_in_cluster(const params &p, const float *own, i64 pitch, int b,
                                                 int head, int heads, int count) {
     const int lane = threadIdx.x & 31, warp = this_warp(), rank = cluster_rank(), ranks = (int)gridDim.x;
@@ -4160,12 +4160,12 @@ template <typename T> __device__ __forceinline__ unsigned pack_pair(float a, flo
 /* The tuned kernel: the stream of k_scores with V in it, all of it on tensor cores. A block is four
    steps of K and four of V; a step of V is 16 rows, LANES lanes to a row, 16 bytes a lane.
    Grid: (split, KV head x slice of 8 heads, batch). Each of 8 warps owns every eighth block of its
-   split; where a short row's split has two or four blocks, 4 or 2 warps share one: each has some steps of
-   K and those of V for the same keys, so that most rows are on their way at once. JOINS: a row's
-   splits are a cluster's, which joins them, so that no other kernel follows. PAIRS: a CTA has two
-   slices, each pair of warps every fourth block, of whose rows either copies half into the ring that
-   they share. Weights stay in registers: transposed they are what V is multiplied with, in two numbers
-   of 16 bits, as good as f32.
+   split; where a short row's split has two or four blocks, 4 or 2 warps share one: each has some
+   steps of K and those of V for the same keys, so that most rows are on their way at once. JOINS: a
+   row's splits are a cluster's, which joins them, so that no other kernel follows. PAIRS: a CTA has
+   two slices, each pair of warps every fourth block, of whose rows either copies half into the ring
+   that they share. Weights stay in registers: transposed they are what V is multiplied with, in two
+   numbers of 16 bits, as good as f32.
    It should run at the speed of reading K and V; for short rows latency counts.
    Barriers: of a pair, at each step; at the end all warps must be through with the ring, where their
    sums go then; for these, in write_split; two of the cluster, see join_in_cluster. */
@@ -4315,8 +4315,8 @@ k_dense(const __grid_constant__ params p) {
     if ((p.is_short || p.q_parts) && is_first_cta()) wait_for_previous();
     if ((int)place >= splits.count && !JOINS) return;
     const int split = splits.first + (int)place, blocks = (1 << splits.shift) / BLOCK;
-    /* of a short row's split, which has fewer blocks than warps, 2 or 4 warps share a block: a warp's steps
-       are lead .. lead + more of K, and as many of V */
+    /* of a short row's split, which has fewer blocks than warps, 2 or 4 warps share a block: a
+       warp's steps are lead .. lead + more of K, and as many of V */
     const int shares = PAIRS || STEPS == 1 ? 0
                      : splits.shift == SHORT_SHIFT ? 2 : splits.shift == HALF_SHIFT ? 1 : 0,
               more = (4 >> shares) - 1, lead = (warp & ((1 << shares) - 1)) << (2 - shares);
@@ -11392,7 +11392,7 @@ k_list(const __grid_constant__ params p) {
     bool is_seen = before;                          /* the list */
     if (p.list_early && threadIdx.x == 0 && !before) {
         prefetch((const char *)(p.pieces + p.ranges_batch * b + item));
-        prefetch((const char *)(p.partial + (((i64)b * p.heads + head) * p.splits + part) * (p.dv + 2)));
+        prefetch((const char *)split_of(p, b, head, part));
     }
     if (before) {
         x.places = x.head;
@@ -15318,8 +15318,8 @@ i64 keys_seen(const santa_problem &problem) {
     return later < most - a.window ? a.window + later : most;
 }
 
-/* Splits of rows of up to `most` keys, or of exactly so many, see splits_of; by kernels that know `smaller`
-   of the smaller sizes. */
+/* Splits of rows of up to `most` keys, or of exactly so many, see splits_of; by kernels that know
+   `smaller` of the smaller sizes. */
 enum { SMALLER = 2 };
 i64 splits_up_to(const santa_problem *problem, i64 most, bool exactly, int smaller) {
     const i64 seen = keys_seen(*problem), behind = problem->a.window != 0 || problem->a.kv_start;
@@ -17144,8 +17144,9 @@ santa_status geometry_of(const pipeline &row, const santa_problem *problem, geom
     const i64 below = problem->o.dense_below;
     if (s != SANTA_OK || all_short(*problem) || none_short(*problem, below)) return s;
     const i64 most = below < g->keys ? below : g->keys;
-    g->short_splits = splits_up_to(problem, most, false, SMALLER);
-    return measure_dense(problem, most, false, g);
+    const santa_status dense = measure_dense(problem, most, false, g);
+    g->short_splits = g->dense_splits[SMALLER];
+    return dense;
 }
 
 layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {

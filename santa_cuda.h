@@ -56,10 +56,10 @@
                        santa_check says when it is not.
    SCALES OF ROWS      k_scales and v_scales go with all of these types, methods and steps, with
                        ranks, lists and santa_proxy_encode, but not with sample-attention where it
-                       looks at blocks. Dense and scores of the fast types take up to 1.5 times as
-                       long with them (dense of e4m3 of head_dim 64 twice). Lists, top-k, top-p, vattention
-                       and saap go by plain kernels then, prefill row by row. A copy of K is made by
-                       the slower of its two kernels; draws read a scale more for each row.
+                       looks at blocks. Dense and scores of the fast types take up to 1.5 times
+                       as long with them (dense of e4m3 of head_dim 64 twice). Lists, top-k, top-p,
+                       vattention and saap go by plain kernels then, prefill row by row. A copy of K
+                       is made by the slower of its two kernels; draws read a scale more for each row.
    LIMITS              Besides santa.h's, and tested by santa_check: 2^31 - 64 keys in a
                        sequence (max_pages * page_size with pages), batch and heads up to 65535,
                        head_dim below 2^31, head_dim_v up to 8388480. Dense: kv_heads *

@@ -321,13 +321,15 @@ static void k_two_barriers(unsigned) {
     else
         __syncthreads();
 }
-static void k_waits(unsigned) {
+/* An mbarrier that nobody arrives at. */
+static unsigned lonely_barrier() {
     SHARED(full, unsigned long long);
     const unsigned bar = (unsigned)__cvta_generic_to_shared(&full);
     if (threadIdx.x == 0) barrier_make(bar);
     __syncthreads();
-    barrier_wait(bar, 0);
+    return bar;
 }
+static void k_waits(unsigned) { barrier_wait(lonely_barrier(), 0); }
 static void k_no_barrier(unsigned) {
     SHARED(full, unsigned long long);
     barrier_wait((unsigned)__cvta_generic_to_shared(&full), 0);
@@ -352,7 +354,8 @@ static void k_dynamic(unsigned) {
 }
 #if __CUDA_ARCH__ >= 900
 static float bulk_source[4096];
-/* CTAs read from, and write to, the next one of their cluster, whose variables have the same addresses. */
+/* CTAs read from, and write to, the next one of their cluster; its variables have the same
+   addresses. */
 static int behind_late(int x) {
     typedef int one[2];
     SHARED(late, one);                              /* later than the first barrier */
@@ -379,10 +382,7 @@ static void k_cluster(int *out) {
     cluster_sync();
 }
 static void k_cluster_waits(unsigned) {
-    SHARED(full, unsigned long long);
-    const unsigned bar = (unsigned)__cvta_generic_to_shared(&full);
-    if (threadIdx.x == 0) barrier_make(bar);
-    __syncthreads();
+    const unsigned bar = lonely_barrier();
     if (cluster_rank() == 1 && threadIdx.x < 32) barrier_wait(bar, 0);
     cluster_sync();
 }
@@ -395,32 +395,6 @@ static void k_no_such_cta(unsigned) {
     SHARED(s, unsigned long long);
     cluster_sync();
     *of_rank(&s, 2) = 1;
-}
-static void clusters(void) {
-    numbers<int> out(64 * 8);
-    CHECK(run_clusters(4, k_cluster, 8, 64, 256, out.p) == cudaSuccess);
-    const std::vector<int> got = out.get();
-    for (int b = 0; b < 8; b++) {
-        const int before = b % 4 ? b - 1 : b + 3;    /* writes to b what it has, and what b has */
-        for (int i = 0; i < 64; i++)
-            CHECK_INT(got[(size_t)(64 * b + i)], i == 9 ? 0 : 100 * before + i + 2 * (100 * b + 63 - i));
-    }
-    CHECK(run_clusters(3, k_cluster, 8, 64, 256, out.p) == cudaErrorInvalidValue);
-    CHECK(run_clusters(9, k_cluster, 9, 64, 256, out.p) == cudaErrorInvalidValue);
-    emulated::state.quiet = true;
-    const auto stops = [](void (*kernel)(unsigned), const char *words) {
-        const cudaError_t e = run_clusters(2, kernel, 4, 64, 0, 0u);
-        CHECK(e == cudaErrorLaunchFailure);
-        CHECK_MSG(emulated::state.report.find(words) != std::string::npos, "no \"%s\" in: %s", words,
-                  emulated::state.report.c_str());
-        emulated::state.report.clear();
-    };
-    stops(k_cluster_waits, "wait for each other");
-    stops(k_cluster_early, "no such variable yet");
-    stops(k_no_such_cta, "CTA 2 of a cluster of 2");
-    emulated::state.quiet = false;
-    CHECK(run_clusters(4, k_cluster, 8, 64, 256, out.p) == cudaSuccess);  /* as before */
-    CHECK(out.get() == got);
 }
 static void k_unwaited_bulk(unsigned) {
     DYNAMIC_SHARED(slots);
@@ -453,6 +427,29 @@ static void stopped(cudaError_t e, const char *what, const char *words) {
     emulated::state.report.clear();
 }
 #define STOPS(kernel, block, shared, words) stopped(run(kernel, 2, block, shared, NONE), #kernel, words)
+
+#if __CUDA_ARCH__ >= 900
+static void clusters(void) {
+    numbers<int> out(64 * 8);
+    CHECK(run_clusters(4, k_cluster, 8, 64, 256, out.p) == cudaSuccess);
+    const std::vector<int> got = out.get();
+    for (int b = 0; b < 8; b++) {
+        const int before = b % 4 ? b - 1 : b + 3;    /* writes to b what it has, and what b has */
+        for (int i = 0; i < 64; i++)
+            CHECK_INT(got[(size_t)(64 * b + i)], i == 9 ? 0 : 100 * before + i + 2 * (100 * b + 63 - i));
+    }
+    CHECK(run_clusters(3, k_cluster, 8, 64, 256, out.p) == cudaErrorInvalidValue);
+    CHECK(run_clusters(9, k_cluster, 9, 64, 256, out.p) == cudaErrorInvalidValue);
+    emulated::state.quiet = true;
+#define CLUSTER_STOPS(kernel, words) stopped(run_clusters(2, kernel, 4, 64, 0, NONE), #kernel, words)
+    CLUSTER_STOPS(k_cluster_waits, "wait for each other");
+    CLUSTER_STOPS(k_cluster_early, "no such variable yet");
+    CLUSTER_STOPS(k_no_such_cta, "CTA 2 of a cluster of 2");
+    emulated::state.quiet = false;
+    CHECK(run_clusters(4, k_cluster, 8, 64, 256, out.p) == cudaSuccess);  /* as before */
+    CHECK(out.get() == got);
+}
+#endif
 
 static void faults(void) {
     emulated::state.quiet = true;

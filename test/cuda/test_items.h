@@ -203,7 +203,8 @@ static void items_joined(void) {
     check_ranges(p.a, options(SANTA_DENSE, 0), &r, "many heads, dense");
 }
 
-/* k_dense joins short rows' splits itself where few sequences are called for, and rows below dense_below. */
+/* k_dense joins short rows' splits itself where few sequences are called for; rows below dense_below,
+   too. */
 static void items_of_short_rows(void) {
     NEED_DEVICE();
     test_rng r = test_rng_make(85);

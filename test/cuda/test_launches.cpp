@@ -154,8 +154,8 @@ static bool divides_by(const divisor &d, int64_t n) {
            && d.quotient((unsigned)(INT32_MAX / n * n) - 1u) == (unsigned)((INT32_MAX / n * n - 1) / n);
 }
 
-/* What a split of dense holds of a row of so many keys, by kernels that know 0, 1 or 2 of the smaller sizes;
-   splits that a row of up to `most` keys can have, where it may begin within one. */
+/* What a split of dense holds of a row of so many keys, by kernels that know 0, 1 or 2 of the
+   smaller sizes; splits that a row of up to `most` keys can have, where it may begin within one. */
 static int64_t split_size(int64_t keys, int smaller) {
     return keys <= 512 && smaller ? 128 : keys <= 2048 && smaller == 2 ? 256 : keys <= 8192 ? 512 : 1024;
 }
@@ -328,16 +328,15 @@ static int64_t dense_below(const problem &x) {
     if (!(santa_method_traits(x.o.method) & SANTA_DRAWS)) return 0;
     return x.o.dense_below == SANTA_AUTO ? 16 * samples : x.o.dense_below;
 }
-static bool all_below(const problem &x) {
-    const santa_attention &a = x.a;
-    const int64_t keys = a.block_table ? times(a.max_pages, a.k.shape[1]) : a.k.shape[1];
-    return dense_below(x) > keys_seen(a, keys);
+static int64_t capacity_of(const santa_attention &a) {
+    return a.block_table ? times(a.max_pages, a.k.shape[1]) : a.k.shape[1];
 }
+static bool all_below(const problem &x) { return dense_below(x) > keys_seen(x.a, capacity_of(x.a)); }
 /* As the host can know. */
 static bool none_below(const problem &x) {
     const santa_attention &a = x.a;
-    const int64_t keys = a.block_table ? times(a.max_pages, a.k.shape[1]) : a.k.shape[1],
-                  least = a.causal ? keys - a.q.shape[1] + 1 : keys, below = dense_below(x);
+    const int64_t keys = capacity_of(a), least = a.causal ? keys - a.q.shape[1] + 1 : keys,
+                  below = dense_below(x);
     const bool alike = !a.seq_lens && !a.context_lens && !a.kv_start;
     return !below || (alike && below <= least && (!a.window || below <= a.window));
 }
@@ -382,11 +381,11 @@ static const char *by_pages(const santa_attention &a, int C, bool scaled) {
     return a.block_table || shares ? "true" : "false";
 }
 
-/* What joins splits: of many heads, or 8 splits at most, a warp for each. */
 /* k_dense that joins its splits itself, see check_dense. */
 static bool is_joined(const std::string &name) {
     return name.compare(0, 8, "k_dense<") == 0 && name.rfind(", true>") == name.size() - 7;
 }
+/* What joins splits: of many heads, or 8 splits at most, a warp for each. */
 static bool is_combine(const std::string &name) { return name == "k_combine" || name == "k_combine_few"; }
 static void check_combine(const problem &x, const standin_launch &l, const params &p,
                           const std::string &name) {

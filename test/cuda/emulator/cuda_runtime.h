@@ -26,6 +26,7 @@
      lanes of a warp in different collectives, or in one from different lines; a mask without
      the caller, or with a lane that has left; a shuffle from a lane outside its mask; a barrier
      that some threads do not reach; threads that wait for ever; accesses beside an allocation or
+     a variable of shared memory (pages that fault); copies and mbarriers at odd addresses; a
      bulk copy that nobody waits for; too much shared memory; CTAs of a cluster that wait for
      ever, or a variable of one that has none yet.
    Shared memory is NaN in each CTA before its first use. cp.async and bulk copies happen when
@@ -252,7 +253,7 @@ inline std::string kernel_name(const void *kernel) {
 }
 
 inline cudaError_t run_kernel(const void *kernel, dim3 grid, dim3 block, size_t dynamic,
-                              const std::function<void()> &body, unsigned ctas = 1) {
+                              const std::function<void()> &body, unsigned ctas) {
     start();
     opened memory;
     const std::string name = kernel_name(kernel);

@@ -5,8 +5,8 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <functional>
-#include <memory>
 #include <signal.h>
 #include <string>
 #include <sys/mman.h>
@@ -203,9 +203,10 @@ struct state_type : cta_state {
     long long most_dynamic = 0;                     /* by cudaFuncSetAttribute */
     fiber host;
     thread *now = nullptr;
-    /* of the cluster: its CTAs, the running one; of its barrier: threads there, those that have not left */
+    /* of the cluster: its CTAs, the running one */
     unsigned ctas = 1, rank = 0;
-    u64 arrived = 0, live = 0, phase = 0, last_cta = 0;
+    u64 arrived = 0, live = 0, phase = 0;           /* of its barrier: threads there, not left; passed */
+    u64 last_cta = 0;
     cta_state others[MOST_CTAS];
     /* shared memory */
     char *window = nullptr, *window_next = nullptr, *dynamic_end = nullptr, *dynamic_at = nullptr;
@@ -485,7 +486,7 @@ inline int barrier(unsigned id, unsigned count, bool vote, int kind, place at) {
     return result;
 }
 
-/* The cluster's barrier: all go on when all threads of all CTAs, but those that have left, are there. */
+/* The cluster's barrier: all go on when all threads of its CTAs that have not left are there. */
 inline void cluster_count() {
     if (!state.arrived || state.arrived < state.live) return;
     state.arrived = 0;
@@ -618,21 +619,21 @@ inline void shared_limits(place at) {
 }
 
 /* All variables; what CTAs of a cluster that do not run have in them: the dynamic memory, then these. */
-inline std::vector<shared_slot *> slots;
-struct kept_memory { u64 cta = 0; std::vector<char> bytes; };
-inline std::vector<std::unique_ptr<kept_memory>> kept[MOST_CTAS];
-inline kept_memory &kept_of(unsigned rank, size_t i) {
-    while (kept[rank].size() <= i) kept[rank].emplace_back(new kept_memory);
-    return *kept[rank][i];
+inline std::deque<shared_slot> slots;
+inline shared_slot &make_slot(size_t bytes, size_t align) {
+    slots.push_back({place_shared(bytes, align), bytes, 0});
+    return slots.back();
 }
-
-inline shared_slot make_slot(size_t bytes, size_t align) { return {place_shared(bytes, align), bytes, 0}; }
+struct kept_memory { u64 cta = 0; std::vector<char> bytes; };
+inline std::deque<kept_memory> kept[MOST_CTAS];     /* which never move */
+inline kept_memory &kept_of(unsigned rank, size_t i) {
+    while (kept[rank].size() <= i) kept[rank].emplace_back();
+    return kept[rank][i];
+}
 
 /* SHARED: the variable of this line. */
 template <typename T, int line> T &declared() {
-    static shared_slot slot = make_slot(sizeof(T), alignof(T) < 16 ? 16 : alignof(T));
-    static const bool listed = (slots.push_back(&slot), true);
-    (void)listed;
+    static shared_slot &slot = make_slot(sizeof(T), alignof(T) < 16 ? 16 : alignof(T));
     if (slot.cta != state.cta) {
         slot.cta = state.cta;
         memset(slot.at, POISON, slot.bytes);
@@ -658,8 +659,8 @@ inline char *of_other(char *at, unsigned rank, place from) {
     if (rank == state.rank) return at;
     const u64 cta = state.others[rank].cta;
     for (size_t i = 0; i < slots.size(); i++) {
-        const size_t offset = (size_t)(at - slots[i]->at);
-        if (offset >= slots[i]->bytes) continue;
+        const size_t offset = (size_t)(at - slots[i].at);
+        if (offset >= slots[i].bytes) continue;
         kept_memory &x = kept_of(rank, i + 1);
         if (x.cta != cta) fail(from, "CTA %u of the cluster has no such variable yet", rank);
         return x.bytes.data() + offset;
@@ -681,16 +682,12 @@ inline size_t kept_bytes() {
 /* CTA `rank` of the cluster takes the place of the one that is there. */
 inline void change_cta(unsigned rank) {
     if (rank == state.rank) return;
-    const auto put_away = [](unsigned to) {
-        kept_memory &own = kept_of(to, 0);
-        own.bytes.assign(state.dynamic_at, state.dynamic_at + kept_bytes());
-        for (size_t i = 0; i < slots.size(); i++) {
-            kept_memory &x = kept_of(to, i + 1);
-            x.cta = slots[i]->cta;
-            if (x.cta == state.cta) x.bytes.assign(slots[i]->at, slots[i]->at + slots[i]->bytes);
-        }
-    };
-    put_away(state.rank);
+    kept_of(state.rank, 0).bytes.assign(state.dynamic_at, state.dynamic_at + kept_bytes());
+    for (size_t i = 0; i < slots.size(); i++) {
+        kept_memory &x = kept_of(state.rank, i + 1);
+        x.cta = slots[i].cta;
+        if (x.cta == state.cta) x.bytes.assign(slots[i].at, slots[i].at + slots[i].bytes);
+    }
     std::swap((cta_state &)state, state.others[state.rank]);
     std::swap((cta_state &)state, state.others[rank]);
     state.rank = rank;
@@ -700,9 +697,9 @@ inline void change_cta(unsigned rank) {
         memcpy(state.dynamic_at, own.bytes.data(), own.bytes.size());
     for (size_t i = 0; i < slots.size(); i++) {
         const kept_memory &x = kept_of(rank, i + 1);
-        const bool there = x.cta == state.cta && x.bytes.size() == slots[i]->bytes;
-        slots[i]->cta = there ? state.cta : 0;
-        if (there) memcpy(slots[i]->at, x.bytes.data(), x.bytes.size());
+        const bool there = x.cta == state.cta && x.bytes.size() == slots[i].bytes;
+        slots[i].cta = there ? state.cta : 0;
+        if (there) memcpy(slots[i].at, x.bytes.data(), x.bytes.size());
     }
 }
 
@@ -876,7 +873,7 @@ inline bool run_cluster(dim3 first) {
 }
 
 inline bool run_grid(const char *kernel, dim3 grid, dim3 block, size_t dynamic, long long most_dynamic,
-                     const std::function<void()> &body, unsigned ctas = 1) {
+                     const std::function<void()> &body, unsigned ctas) {
     timespec t0, t1;
     clock_gettime(CLOCK_MONOTONIC, &t0);
     state.kernel = kernel;
