@@ -259,7 +259,9 @@ struct params {
     int vector_q, vector_v;                         /* rows are 16-byte pieces; q has 16 bits */
     int batch, heads, group, slices, dv;            /* slices: of a group, each a kernel's pass */
     int blocks, splits;                             /* of 64 keys in capacity; that a row has at most */
-    int short_keys;                                 /* rows of at most so many have the smallest splits */
+    /* rows of at most so many have the smallest splits, and 16 bits higher the next ones: another line of
+       constants costs k_dense 1 to 4 % */
+    int short_keys;
     const int *table;                               /* [batch, table_stride]: a sequence's pages, or NULL */
     i64 table_stride;
     divisor by_page;                                /* keys of a page, with a table */
@@ -451,7 +453,6 @@ struct params {
     int first_sequence, first_head, all_heads, lse_heads;
     i64 all_kv_heads;
     i64 *means;                                     /* [5]: sums of earlier parts, see mean_sum; or NULL */
-    int half_keys;                                  /* as short_keys: half of a usual split */
 };
 
 
@@ -1059,6 +1060,9 @@ __device__ __forceinline__ float pow2(float x) {
     return y;
 }
 
+/* x is computed here, not again wherever it is used. */
+__device__ __forceinline__ void keep(unsigned &x) { asm volatile("" : "+r"(x)); }
+
 __device__ __forceinline__ float max_or_nan(float a, float b) {
     float y;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
@@ -1198,19 +1202,19 @@ __device__ __forceinline__ void mma_tf32(float *c, const float *a, const float *
 
 /* u8 x s8 and s8 x s8 on tensor cores, sums in int. */
 __device__ __forceinline__ void mma_codes(int *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3,
-                                          unsigned b0, unsigned b1) {
+                                          uint2 b) {
     asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 "
                  "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
                  : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b.x), "r"(b.y));
 }
-__device__ __forceinline__ void mma_centre(int *c, unsigned a0, unsigned a2, unsigned b0, unsigned b1) {
+__device__ __forceinline__ void mma_centre(int *c, const unsigned (&a)[4], uint2 b) {
     asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
                  "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
                  : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-                 : "r"(a0), "r"(0), "r"(a2), "r"(0), "r"(b0), "r"(b1));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y));
 }
-/* The same with a left side of 16 rows; sums begin at `first`. */
+/* The same where sums begin at `first`. */
 __device__ __forceinline__ void mma_bytes(int *c, const unsigned (&a)[4], uint2 b, int first) {
     asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
                  "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%10,%10,%10,%10};"
@@ -1450,9 +1454,9 @@ __device__ __forceinline__ void key_range(const params &p, int b, int &begin, in
 struct row_splits { int first, count, shift; };
 __device__ __forceinline__ row_splits splits_of(const params &p, int begin, int end) {
     const int keys = end - begin,
-              shift = keys <= p.short_keys  ? SHORT_SHIFT
-                    : keys <= p.half_keys ? HALF_SHIFT
-                    : keys <= MIDDLE_KEYS ? MIDDLE_SHIFT : SPLIT_SHIFT;
+              shift = keys <= (p.short_keys & 0xffff) ? SHORT_SHIFT
+                    : keys <= p.short_keys >> 16    ? HALF_SHIFT
+                    : keys <= MIDDLE_KEYS           ? MIDDLE_SHIFT : SPLIT_SHIFT;
     const int first = begin >> shift;
     return { first, keys > 0 ? ((end - 1) >> shift) + 1 - first : 0, shift };
 }
@@ -8264,8 +8268,9 @@ __device__ __forceinline__ void exchange(unsigned &a, unsigned &b, bool now) {
    16 or 32 keys: by four or two). Row r of the M side holds keys 8 r + (i ^ r), i = 0 .. 7 by step
    and half: a lane ends with adjacent keys, and ldmatrix meets no bank conflict. The centre's
    product takes q in two parts of 8 bits.
-   Groups of up to four heads would leave half of the lanes without a head, so the lanes c and
-   c + 2 share: each has one head.
+   Of 8 slots for heads groups of up to four leave half: there each lane has one head, in its even
+   slot, and in the odd one the second part of that head's q, for the centre.
+   Codes of a byte's upper half are multiplied where they are, as sixteenfold ones.
    Grid: p.proxy_chunks CTAs for each KV head and slice, of p.chunk_blocks each; among them, early,
    p.fixed_ctas for the keys that are read exactly.
    Reads the copy once for each slice; writes 64 stash entries, 8 + 4 bytes a block and head. It
@@ -8417,35 +8422,44 @@ k_proxy_scores(const __grid_constant__ params p) {
     for (int i = 0; i < p.ring_slots; i++, ahead += SCORE_WARPS) if (ahead < last) fill(ahead, i);
     launch_dependents();
     __syncthreads();
-    enum { STATIC = G ? G : 1 };
-    unsigned q[2][STATIC][2];
+    /* heads of this lane: 2 c and 2 c + 1, or one of them; the slots whose q it has */
+    const bool few = heads <= 4;
+    const int own = few ? 2 * (c & 1) + (c >> 1) : 2 * c;
+    const signed char *const parts_of_q[2] = {
+        few ? s.q[r & 1][2 * (r >> 1 & 1) + (r >> 2)] + 4 * c : s.q[0][r] + 4 * c, s.q[1][r] + 4 * c };
+    static_assert(G % 2 == 0, "two groups at a time");
+    enum { TWOS = G ? G / 2 : 1 };
+    uint2 q[2][TWOS][2];                            /* the halves of two groups */
+    const auto q_of = [&](int k, int g, int half) {
+        const signed char *const at = parts_of_q[k] + 16 * half;
+        return make_uint2(*(const unsigned *)(at + 32 * g), *(const unsigned *)(at + (32 * (g + 1) & 255)));
+    };
     if (G)
 #pragma unroll
         for (int k = 0; k < 2; k++)
 #pragma unroll
-            for (int g = 0; g < STATIC; g++)
+            for (int g = 0; g < TWOS; g++)
 #pragma unroll
-                for (int e = 0; e < 2; e++)
-                    q[k][g][e] = *(const unsigned *)&s.q[k][r][32 * g + 16 * e + 4 * c];
-    /* heads of this lane: 2 c and 2 c + 1, or one of them, the other at the lane beside */
-    const bool few = heads <= 4;
-    const int own = few ? 2 * (c & 1) + (c >> 1) : 2 * c;
+                for (int half = 0; half < 2; half++) q[k][g][half] = q_of(k, 2 * g, half);
     float unit[2], middle[2];
 #pragma unroll
     for (int e = 0; e < 2; e++) { unit[e] = s.unit[own + e & 7]; middle[e] = s.middle[own + e & 7]; }
+    const float down_to_one = G ? 0.0625f : 1.0f;   /* sums of codes are sixteenfold, or are not */
 
     /* where matrix i has row lane % 8: key 8 (lane % 8) + (i ^ lane % 8), i = lane / 8 and 4 more */
     unsigned row_at[2];
-    const int stride = 16 << p.copy.shift;          /* from chunk to chunk */
+    unsigned stride = 16u << p.copy.shift;          /* from chunk to chunk */
 #pragma unroll
     for (int k = 0; k < 2; k++) {
         const int key = 8 * (lane & 7) + ((4 * k + (lane >> 3)) ^ (lane & 7));
         row_at[k] = (unsigned)((key >> p.copy.shift) * p.copy.bytes + 16 * (key & (p.copy.keys - 1)));
     }
     /* of this lane's keys */
-    const unsigned part_at = (unsigned)(8 * r >> p.copy.shift) * (unsigned)p.copy.bytes;
-    const unsigned centre_at = (unsigned)((8 * (lane & 7) >> p.copy.shift) * p.copy.bytes + p.copy.centre
-                                          + 16 * (lane >> 3));
+    unsigned part_at = (unsigned)(8 * r >> p.copy.shift) * (unsigned)p.copy.bytes,
+             gains_at = part_at + (unsigned)(p.copy.gains + 2 * (8 * r & (p.copy.keys - 1))),
+             centre_at = (unsigned)((8 * (lane & 7) >> p.copy.shift) * p.copy.bytes + p.copy.centre
+                                    + 16 * (lane >> 3));
+    for (unsigned *x : { &row_at[0], &row_at[1], &stride, &part_at, &gains_at, &centre_at }) keep(*x);
     const bool log_stash = p.stash_type != SANTA_STASH_F32;
     const int groups = G ? G : p.copy.features / 32;
 
@@ -8461,62 +8475,80 @@ k_proxy_scores(const __grid_constant__ params p) {
         const unsigned at = mine + (unsigned)(slot * p.slot_bytes);
         const char *here = (const char *)slots + (at - (unsigned)__cvta_generic_to_shared(slots));
         barrier_wait(full + 8 * slot, phase);
-        int sums[4][4] = {}, centre[2][4] = {};
-        if (G) {
+        /* rows 0 .. 7 of the left side are the centre of two groups' lower halves, 8 .. 15 of the upper */
+        int sums[4][4] = {}, centre[2][2];
+        const auto centre_sums = [&](auto products) {
 #pragma unroll
-            for (int g = 0; g < STATIC; g++) {
-                unsigned w[8];
-                load_matrices(at + row_at[0] + (unsigned)(g * stride), w);
-                load_matrices(at + row_at[1] + (unsigned)(g * stride), w + 4);
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    mma_codes(sums[i], w[2 * i] & 0x0f0f0f0fu, w[2 * i + 1] & 0x0f0f0f0fu,
-                              w[2 * i] >> 4 & 0x0f0f0f0fu, w[2 * i + 1] >> 4 & 0x0f0f0f0fu, q[0][g][0],
-                              q[0][g][1]);
+            for (int k = 0; k < 2; k++) {
+                if (k == 1 && few) break;
+                int lower[4] = {}, upper[4] = {};
+                products(k, lower, upper);
+                centre[k][0] = lower[0] + upper[2];
+                centre[k][1] = lower[1] + upper[3];
             }
+        };
+        if (G) {
+            int upper[4][4] = {};
 #pragma unroll
-            for (int g = 0; g < STATIC; g += 2) {
-                unsigned w[4];
-                load_matrices(at + centre_at + 32 * g, w);
+            for (int g = 0; g < TWOS; g++)
 #pragma unroll
                 for (int k = 0; k < 2; k++) {
-                    mma_centre(centre[k], w[0], w[1], q[k][g][0], q[k][g][1]);
-                    if (g + 1 < STATIC)
-                        mma_centre(centre[k], w[2], w[3], q[k][g + 1 < STATIC ? g + 1 : g][0],
-                                                   q[k][g + 1 < STATIC ? g + 1 : g][1]);
+                    unsigned w[4], z[4];
+                    load_matrices(at + row_at[k] + 2 * g * stride, w);
+                    load_matrices(at + row_at[k] + (2 * g + 1) * stride, z);
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        const unsigned low = 0x0f0f0f0fu, high = 0xf0f0f0f0u;
+                        mma_codes(sums[2 * k + i], w[2 * i] & low, w[2 * i + 1] & low, z[2 * i] & low,
+                                  z[2 * i + 1] & low, q[0][g][0]);
+                        mma_codes(upper[2 * k + i], w[2 * i] & high, w[2 * i + 1] & high, z[2 * i] & high,
+                                  z[2 * i + 1] & high, q[0][g][1]);
+                    }
                 }
-            }
+            unsigned w[TWOS][4];
+#pragma unroll
+            for (int g = 0; g < TWOS; g++) load_matrices(at + centre_at + 64 * g, w[g]);
+            centre_sums([&](int k, int *lower, int *upper) {
+#pragma unroll
+                for (int g = 0; g < TWOS; g++) {
+                    mma_centre(lower, w[g], q[k][g][0]);
+                    mma_centre(upper, w[g], q[k][g][1]);
+                }
+            });
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int k = 0; k < 4; k++) sums[i][k] = 16 * sums[i][k] + upper[i][k];
         } else {
             const unsigned mask = p.copy.bits == 4 ? 0x0f0f0f0fu : 0x03030303u;
 #pragma unroll 1
             for (int g = 0; g < groups; g++) {
                 const int chunk_of = p.copy.bits == 4 ? g : g / 2,
                       down = p.copy.bits == 4 ? 0 : 4 * (g & 1);
-                const unsigned b0 = *(const unsigned *)&s.q[0][r][32 * g + 4 * c],
-                               b1 = *(const unsigned *)&s.q[0][r][32 * g + 16 + 4 * c];
+                const uint2 both = make_uint2(*(const unsigned *)(parts_of_q[0] + 32 * g),
+                                              *(const unsigned *)(parts_of_q[0] + 32 * g + 16));
                 unsigned w[8];
-                load_matrices(at + row_at[0] + (unsigned)(chunk_of * stride), w);
-                load_matrices(at + row_at[1] + (unsigned)(chunk_of * stride), w + 4);
+                load_matrices(at + row_at[0] + (unsigned)chunk_of * stride, w);
+                load_matrices(at + row_at[1] + (unsigned)chunk_of * stride, w + 4);
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     mma_codes(sums[i], w[2 * i] >> down & mask, w[2 * i + 1] >> down & mask,
                               w[2 * i] >> (down + p.copy.bits) & mask,
-                              w[2 * i + 1] >> (down + p.copy.bits) & mask,
-                              b0, b1);
-                if (g & 1) continue;                /* the centre: two groups at a time */
-                load_matrices(at + centre_at + 32 * g, w);
-#pragma unroll
-                for (int k = 0; k < 2; k++)
-#pragma unroll
-                    for (int e = 0; e < 2; e++)
-                        mma_centre(centre[k], w[2 * e], w[2 * e + 1],
-                                   *(const unsigned *)&s.q[k][r][(32 * (g + e) & 255) + 4 * c],
-                                   *(const unsigned *)&s.q[k][r][(32 * (g + e) & 255) + 16 + 4 * c]);
+                              w[2 * i + 1] >> (down + p.copy.bits) & mask, both);
             }
+            centre_sums([&](int k, int *lower, int *upper) {
+#pragma unroll 1
+                for (int g = 0; g < groups; g += 2) {
+                    unsigned w[4];
+                    load_matrices(at + centre_at + 32 * g, w);
+                    mma_centre(lower, w, q_of(k, g, 0));
+                    mma_centre(upper, w, q_of(k, g, 1));
+                }
+            });
         }
         float gain[8];
         {
-            uint4 y = *(const uint4 *)(here + part_at + p.copy.gains + 2 * (8 * r & (p.copy.keys - 1)));
+            uint4 y = *(const uint4 *)(here + gains_at);
             exchange(y.x, y.z, r & 4);
             exchange(y.y, y.w, r & 4);
             exchange(y.x, y.y, r & 2);
@@ -8533,33 +8565,26 @@ k_proxy_scores(const __grid_constant__ params p) {
             }
         }
         const float scale = *(const float *)(here + part_at + p.copy.scale);
-        if (few)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-#pragma unroll
-                for (int k = 0; k < 3; k += 2) {
-                    const int y = __shfl_sync(FULL, sums[i][k + 1], lane & ~2);
-                    sums[i][k] = c & 2 ? y : sums[i][k];
-                }
-        if (few)
-#pragma unroll
-            for (int k = 0; k < 2; k++) {
-                const int y = __shfl_sync(FULL, centre[k][1], lane & ~2);
-                centre[k][0] = c & 2 ? y : centre[k][0];
-            }
-        const bool whole = block * BLOCK >= range.from && (block + 1) * BLOCK <= range.to;
-        const bool bad = bad_slots >> slot & 1u;
+        /* at an end of the range, or on a bad page */
+        const bool bad = bad_slots >> slot & 1u,
+                   edge = bad || block * BLOCK < range.from || (block + 1) * BLOCK > range.to;
+        const auto is_out = [&](int i) {
+            const int j = block * BLOCK + 8 * r + (i ^ r);
+            return j < range.from || j >= range.to;
+        };
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             if (e == 1 && few) break;
             const int h = own + e;
             const float mean = scale * (unit[e] * (float)centre[0][e]
-                                        + unit[e] * (1.0f / 254.0f) * (float)centre[1][e]);
+                                        + unit[e] * (1.0f / 254.0f)
+                                          * (float)(few ? centre[0][1] : centre[1][e]));
             float x[8], m, sum = 0.0f, spread = 0.0f;
             /* number i is of key 8 r + (i ^ r) */
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                x[i] = gain[i] * (unit[e] * (float)sums[i / 2][2 * (i & 1) + e] - middle[e]) + mean;
+                x[i] = gain[i] * (unit[e] * down_to_one * (float)sums[i / 2][2 * (i & 1) + e] - middle[e])
+                     + mean;
             if (extra) {
                 const float slope = p.slopes && h < heads ? p.slopes[head + h] : 0.0f;
 #pragma unroll 1
@@ -8572,17 +8597,15 @@ k_proxy_scores(const __grid_constant__ params p) {
                     for (int k = 0; k < 8; k++) x[k] = k == i ? y : x[k];
                 }
             }
-            if (bad) x[0] = __int_as_float(0x7fc00000);
-            if (!whole)
+            if (__builtin_expect(edge, 0))
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
-                    const int j = block * BLOCK + 8 * r + (i ^ r);
-                    if (j < range.from || j >= range.to) {
+                    if (is_out(i)) {
                         x[i] = MASKED;
                         if (e == 0) gain[i] = 0.0f;
                     }
+                    if (bad) x[i] = __int_as_float(0x7fc00000);
                 }
-            if (bad && !whole) x[7] = __int_as_float(0x7fc00000);
             if (p.raw && !p.list_rest) {            /* nothing else is wanted */
                 unsigned y[8];
 #pragma unroll
@@ -8616,12 +8639,9 @@ k_proxy_scores(const __grid_constant__ params p) {
                     n[i] = __float_as_uint(code);
                     x[i] = pow2(fmaf(code, -0.0625f, zero * 0.0625f));
                 }
-                if (!whole)
+                if (__builtin_expect(edge, 0))
 #pragma unroll
-                    for (int i = 0; i < 8; i++) {
-                        const int j = block * BLOCK + 8 * r + (i ^ r);
-                        if (j < range.from || j >= range.to) { x[i] = 0.0f; n[i] = 255; }
-                    }
+                    for (int i = 0; i < 8; i++) if (is_out(i)) { x[i] = 0.0f; n[i] = 255; }
                 unsigned low = __byte_perm(__byte_perm(n[0], n[1], 0x0040),
                                            __byte_perm(n[2], n[3], 0x0040), 0x5410);
                 unsigned high = __byte_perm(__byte_perm(n[4], n[5], 0x0040),
@@ -15459,8 +15479,7 @@ template <typename K, int C, bool PAIRS> cudaError_t launch_dense(call &c) {
     const int bytes = dense_memory<K, C>::BYTES, threads = SCORE_WARPS * 32;
     c.p.slices = (int)slices;
     c.p.by_slices = divide_by((unsigned)slices);
-    c.p.short_keys = smaller > 0 ? SHORT_KEYS : 0;
-    c.p.half_keys = smaller > 1 ? HALF_KEYS : 0;
+    c.p.short_keys = (smaller > 0 ? SHORT_KEYS : 0) | (smaller > 1 ? HALF_KEYS : 0) << 16;
     const i64 ctas = (i64)grid.x * grid.y * grid.z;
     const bool no_table = !c.p.table && !is_scaled(c.a);
     c.joined = joins_splits<K, C> && !PAIRS && no_table && grid.x <= MOST_CLUSTER
@@ -15504,7 +15523,7 @@ template <typename Bytes> int arrange_plain(call &c, Bytes bytes) {
 }
 
 cudaError_t launch_dense_plain(call &c) {
-    c.p.short_keys = c.p.half_keys = 0;
+    c.p.short_keys = 0;
     const int bytes = arrange_plain(c, plain_bytes);
     return launch_ring<k_dense_plain>(c, grid_of(c.g.dense_plain), bytes, DENSE_WARPS * 32,
                                       comes_second(c));
@@ -15671,7 +15690,7 @@ cudaError_t launch_digits(call &c) {
 
 cudaError_t launch_dense_blocks(call &c) {
     params &p = c.p;
-    p.short_keys = p.half_keys = 0;
+    p.short_keys = 0;
     p.staged_v = staged_pieces(&c.a->v, p.dv);
     const cudaError_t e = launch_digits(c);
     const dim3 grid = grid_of({ c.g.dense_splits[0], c.g.kv_heads * p.q_slices, c.g.batch });

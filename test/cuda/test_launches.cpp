@@ -434,8 +434,8 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
         CHECK_MSG(!strcmp(joins, join ? "true" : "false"), "%s: joins", name.c_str());
         CHECK_INT(l.cluster, join ? splits : 1);
         CHECK(!join || (!p.heads_inner && l.dynamic >= merge / 8 * 9));
-        CHECK_INT(p.short_keys, smaller ? 512 : 0);
-        CHECK_INT(p.half_keys, smaller == 2 ? 2048 : 0);
+        CHECK_INT(p.short_keys & 0xffff, smaller ? 512 : 0);
+        CHECK_INT(p.short_keys >> 16, smaller == 2 ? 2048 : 0);
         check_grid(l, splits, a.k.shape[2] * slices, a.q.shape[0], name);
     } else if (name == "k_dense_blocks") {
         CHECK_MSG(suits_blocks(a), "%s: K or V does not suit", name.c_str());
@@ -443,12 +443,12 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
                   "%s: shared memory", name.c_str());
         CHECK_MSG(p.staged_v >= 2 && p.staged_v <= 3, "%s: pieces", name.c_str());
         check_digits(p, name);
-        CHECK_INT(p.short_keys + p.half_keys, 0);
+        CHECK_INT(p.short_keys, 0);
         check_grid(l, splits_of(0), a.k.shape[2] * slices, a.q.shape[0], name);
     } else if (name == "k_dense_plain") {
         CHECK_MSG(!suits_blocks(a), "%s: blocks", name.c_str());
         check_plain(x, l, p, 64 * GS * 4 * 4 + GS * 4 * 4, 1, name);
-        CHECK_INT(p.short_keys + p.half_keys, 0);
+        CHECK_INT(p.short_keys, 0);
         check_grid(l, splits_of(0), a.k.shape[2] * slices * over(dv, 256), a.q.shape[0], name);
     } else {
         CHECK_MSG(0, "%s in dense", name.c_str());

@@ -297,6 +297,7 @@ inline long long clock64() { return 0; }
 #define SHARED(name, ...) __VA_ARGS__ &name = emulated::declared<__VA_ARGS__, __LINE__>()
 
 inline float pow2(float x) { return emulated::flushed(std::exp2(emulated::flushed(x))); }
+inline void keep(unsigned &) { }
 inline float max_or_nan(float a, float b) { return a != a ? a : b != b ? b : a < b ? b : a; }
 inline uint4 load16(const char *p, CALLER) {
     if ((uintptr_t)p % 16) emulated::fail(HERE(""), "16 bytes at %p", (const void *)p);
@@ -464,13 +465,12 @@ inline void mma_tf32(float *c, const float *a, const float *b, CALLER) {
     emulated::meet(0xffffffffu, &x, emulated::finish_mma<float, emulated::tf32, emulated::tf32, 1>,
                    HERE("mma"));
 }
-inline void mma_codes(int *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1,
-                      CALLER) {
-    emulated::product<int> x = {c, {a0, a1, a2, a3}, {b0, b1}};
+inline void mma_codes(int *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, uint2 b, CALLER) {
+    emulated::product<int> x = {c, {a0, a1, a2, a3}, {b.x, b.y}};
     emulated::meet(0xffffffffu, &x, emulated::finish_mma<int, unsigned char, signed char, 4>, HERE("mma"));
 }
-inline void mma_centre(int *c, unsigned a0, unsigned a2, unsigned b0, unsigned b1, CALLER) {
-    emulated::product<int> x = {c, {a0, 0, a2, 0}, {b0, b1}};
+inline void mma_centre(int *c, const unsigned (&a)[4], uint2 b, CALLER) {
+    emulated::product<int> x = {c, {a[0], a[1], a[2], a[3]}, {b.x, b.y}};
     emulated::meet(0xffffffffu, &x, emulated::finish_mma<int, signed char, signed char, 4>, HERE("mma"));
 }
 inline void mma_bytes(int *c, const unsigned (&a)[4], uint2 b, int first, CALLER) {
