@@ -725,7 +725,7 @@ struct weighed_memory : error_memory {
 };
 static_assert(sizeof(weighed_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
 static_assert(WEIGHED_KEYS % PROXY_DIM == 0, "a thread has a column");
-enum { PROXY_DRAWS = GATHER_WARPS * 31 };           /* a lane looks at the draw before */
+enum { PROXY_DRAWS = 16 * GATHER_WARPS };           /* of k_proxy_gather at a time */
 enum { FIXED_HEADS = 4 };                           /* that an attend takes together */
 /* attend: q, scores or weights of some keys, and what the warps have summed up. */
 template <int HEADS> struct alignas(16) attend_memory {
@@ -997,8 +997,9 @@ template <int G> void k_proxy_scores(const params p) {
           other = sizeof(rows_memory) + (size_t)p.stage_bytes;
     standin_kernel(SCORE_WARPS * 32, sizeof(proxy_scores_memory), ring > other ? ring : other);
 }
-template <bool RANKS> void k_proxy_gather(const params) {
-    standin_kernel(PORTION, sizeof(proxy_gather_memory), 0);
+template <bool RANKS> void k_proxy_gather(const params) {             /* 8 warps, or 4 */
+    const bool small = !RANKS && standin.launches.back().threads == PORTION / 2;
+    standin_kernel(small ? PORTION / 2 : PORTION, sizeof(proxy_gather_memory), 0);
 }
 void k_draw(const params p) { standin_kernel(PORTION, 0, (size_t)(p.stage_at + p.stage_bytes)); }
 void k_draw_stats(const params) { standin_kernel(256, 0, 0); }
@@ -3358,8 +3359,10 @@ __device__ __forceinline__ void comb::keep(memory &s, int k, int, float2, double
 __device__ __forceinline__ void comb::settle(const params &, scan_memory<comb> &, const gather_head &,
                                              portion &) { }
 
-/* The block where position t in the mass of all keys falls. */
-__device__ __forceinline__ place place_at(scan_memory<comb> &s, const gather_head &x, double t) {
+/* The block where position t in the mass of all keys falls. `earlier`: a position before it, of which
+   there will be how far it is behind the block's begin: below 0 where it fell before. */
+__device__ __forceinline__ place place_at(scan_memory<comb> &s, const gather_head &x, double t,
+                                          double &earlier) {
     double reached = 0.0, below = 0.0;
     int thread = 0, k = 0;
 #pragma unroll
@@ -3368,6 +3371,7 @@ __device__ __forceinline__ place place_at(scan_memory<comb> &s, const gather_hea
         if (t >= reached) { thread = 32 * (i + 1); below = reached; }
     }
     t -= below;
+    earlier -= below;
     below = 0.0;
 #pragma unroll
     for (int o = 16; o; o >>= 1) {
@@ -3375,6 +3379,7 @@ __device__ __forceinline__ place place_at(scan_memory<comb> &s, const gather_hea
         if (t >= end) { thread += o; below = end; }
     }
     t -= below;
+    earlier -= below;
     below = 0.0;
     const int per = 1 << x.sum.shift, from = thread << x.sum.shift;
     if (per > KEPT) {
@@ -3388,8 +3393,13 @@ __device__ __forceinline__ place place_at(scan_memory<comb> &s, const gather_hea
             if (t >= end) { k += o; below = end; }
         }
     }
+    earlier -= below;
     const int block = min(from + k, x.sum.count - 1);
     return { block, t - below, x.m, x.sum[block], 1.0f };
+}
+__device__ __forceinline__ place place_at(scan_memory<comb> &s, const gather_head &x, double t) {
+    double none = 0.0;
+    return place_at(s, x, t, none);
 }
 
 __device__ __forceinline__ place comb::find(const params &p, scan_memory<comb> &s, const gather_head &x,
@@ -8716,7 +8726,10 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
     const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), kv = head / p.group;
     const int front = middle - begin, all = front + end - from, each = (all + parts - 1) / parts,
               skip = min(part * each, all), count = min(each, all - skip),
-              vector_v = p.vector_v && p.dv % 4 == 0, pieces = p.dv > 128 ? 2 : 1;
+              vector_v = p.vector_v && p.dv % 4 == 0, threads = (int)blockDim.x;
+    /* of V's columns, or for 4 warps, see k_proxy_gather, of its rows */
+    const bool two = threads < PORTION;
+    const int turns = two || p.dv > 128 ? 2 : 1;
     float acc[2][HEADS][4], trace[HEADS];
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
@@ -8763,7 +8776,7 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
         if (staged) {
             const int k_pieces = k_bytes / 16, all_pieces = k_pieces + v_bytes / 16;
 #pragma unroll 1
-            for (int i = warp; i < n; i += 8) {
+            for (int i = warp; i < n; i += threads / 32) {
                 const int j = key_at(i);
                 const i64 at_k = row_offset(p, p.k_stride, b, j), at_v = row_offset(p, p.v_stride, b, j);
 #pragma unroll 1
@@ -8779,7 +8792,7 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
             __syncthreads();
         }
 #pragma unroll 1
-        for (int i0 = 0; i0 < n; i0 += 128) {       /* two lanes to a key, every other 8 features each */
+        for (int i0 = 0; i0 < n; i0 += threads / 2) {  /* two lanes to a key, every other 8 features each */
             const int i = min(i0 + tid / 2, n - 1), half = tid & 1, j = key_at(i);
             const i64 at = row_offset(p, p.k_stride, b, j);
             const char *row = staged ? stage + i * row_bytes
@@ -8848,10 +8861,10 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
             for (int k = 0; k < 4; k++) { acc[0][h][k] *= keep; acc[1][h][k] *= keep; }
         }
 #pragma unroll 1
-        for (int i0 = warp; i0 < n; i0 += 32) {
+        for (int first = warp; first < n; first += 32) {
 #pragma unroll 1
-            for (int ch = 0; ch < pieces; ch++) {   /* acc[0] is the piece's: they take turns */
-                const int col = 128 * ch + 4 * lane;
+            for (int ch = 0; ch < turns; ch++) {    /* acc[0] is the turn's */
+                const int col = (two ? 0 : 128 * ch) + 4 * lane, i0 = first + (two ? 4 * ch : 0);
                 float y[4][4];
                 const char *rows[4];
                 bool none[4];
@@ -8887,7 +8900,7 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
 #pragma unroll
                         for (int k = 0; k < 4; k++) acc[0][h][k] += w * y[u][k];
                     }
-                if (pieces > 1)
+                if (turns > 1)
 #pragma unroll
                     for (int h = 0; h < HEADS; h++)
 #pragma unroll
@@ -8913,20 +8926,22 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
     }
 #pragma unroll
     for (int ch = 0; ch < 2; ch++) {
-        if (128 * ch >= p.dv) break;
-        __syncthreads();
+        if (ch >= turns) break;
+        if (!two || ch == 0) __syncthreads();
 #pragma unroll
         for (int h = 0; h < HEADS; h++)
-            *(float4 *)&s.merge[warp][h][4 * lane]
+            *(float4 *)&s.merge[warp + (two ? 4 * ch : 0)][h][4 * lane]
                 = make_float4(acc[ch][h][0], acc[ch][h][1], acc[ch][h][2], acc[ch][h][3]);
+        if (two && ch == 0) continue;
         __syncthreads();
 #pragma unroll 1
-        for (int i = tid; i < heads * 128; i += 256) {
+        for (int i = tid; i < heads * 128; i += threads) {
             const int h = i / 128, c = i % 128;
             float sum = 0.0f;
 #pragma unroll
             for (int w = 0; w < GATHER_WARPS; w++) sum += s.merge[w][h][c];
-            if (128 * ch + c < p.dv) out[h * pitch + 128 * ch + c] = sum;
+            const int column = two ? c : 128 * ch + c;
+            if (column < p.dv) out[h * pitch + column] = sum;
         }
     }
     __syncthreads();
@@ -8955,7 +8970,8 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
    tell: NULL, or only their masses go there, in any order, and zeros behind: `want` in all. */
 __device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team &t, int h, float head_top,
                                    float inverse, float2 *block_sums, int want, float *tell = nullptr) {
-    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp();
+    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), threads = (int)blockDim.x,
+              warps = threads / 32, turns = PORTION / threads;
     const i64 at = (t.row + h) * p.blocks + t.first;
     const bool bytes = p.stash_type != SANTA_STASH_F32;
     const auto masses = [&](int b, float *u) {      /* of this lane's two keys; returns the block's unit */
@@ -8978,14 +8994,14 @@ __device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team
     u64 least = 0;
     int have = 0;
 #pragma unroll 1
-    for (int i = tid; tell && i < want; i += PORTION) tell[i] = 0.0f;
+    for (int i = tid; tell && i < want; i += threads) tell[i] = 0.0f;
     load_slice(p, s, t, h / SLICE * SLICE);
 #pragma unroll 1
     for (int digit = 56; digit >= 0; digit -= 8) {
-        s.count[tid] = 0;
+        for (int turn = 0; turn < turns; turn++) s.count[tid + turn * threads] = 0;
         __syncthreads();
 #pragma unroll 1
-        for (int b = t.lo + warp; b < t.hi; b += GATHER_WARPS) {
+        for (int b = t.lo + warp; b < t.hi; b += warps) {
             float u[2];
             const float unit = masses(b, u);
 #pragma unroll
@@ -8996,11 +9012,15 @@ __device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team
             }
         }
         cluster_sync();
-        /* how many keys have more than thread tid's number, or so many */
-        int n = 0, more;
+        /* how many keys have more than thread tid's one or two numbers, or so many */
+        const int number = 255 - turns * tid;
+        int n = 0, next = 0, more;
 #pragma unroll 1
-        for (int r = 0; r < 1 << p.cluster_shift; r++) n += *of_rank(&s.count[255 - tid], r);
-        more = n;
+        for (int r = 0; r < 1 << p.cluster_shift; r++) {
+            n += *of_rank(&s.count[number], r);
+            if (turns > 1) next += *of_rank(&s.count[number - 1], r);
+        }
+        more = n + next;
 #pragma unroll
         for (int o = 1; o < 32; o <<= 1) {
             const int y = __shfl_up_sync(FULL, more, o);
@@ -9012,12 +9032,14 @@ __device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team
 #pragma unroll
         for (int i = 0; i < GATHER_WARPS; i++) {
             if (i < warp) more += s.warp_count[i];
-            all += s.warp_count[i];
+            if (i < warps) all += s.warp_count[i];
         }
         if (digit == 56) { have = min(want, all); s.chosen = 0; }
         cluster_sync();                             /* the counts may be used up; chosen is set */
         if (all <= want) break;                     /* all that are left: from `least` on */
-        if (more >= want && more - n < want) { s.chosen = 255 - tid; s.before = more - n; }
+        more -= next;
+        if (more >= want && more - n < want) { s.chosen = number; s.before = more - n; }
+        if (next && more + next >= want && more < want) { s.chosen = number - 1; s.before = more; }
         __syncthreads();
         least |= (u64)s.chosen << digit;
         want -= s.before;
@@ -9027,7 +9049,7 @@ __device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team
         if (tid == 0) s.before = 0;
         __syncthreads();                            /* and the zeros are there */
 #pragma unroll 1
-        for (int b = t.lo + warp; b < t.hi; b += GATHER_WARPS) {
+        for (int b = t.lo + warp; b < t.hi; b += warps) {
             float u[2];
             const float unit = masses(b, u);
 #pragma unroll
@@ -9040,7 +9062,7 @@ __device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team
 #pragma unroll 1
     for (int pass = 0; pass < 2; pass++)            /* their rows are sent for, then scored */
 #pragma unroll 1
-        for (int b = t.lo + warp; b < t.hi; b += GATHER_WARPS) {
+        for (int b = t.lo + warp; b < t.hi; b += warps) {
             float u[2], x[2];
             bool take[2];
             const float unit = masses(b, u), max = __ldcg(block_sums + b).x;
@@ -9450,9 +9472,10 @@ __device__ __noinline__ void finish_of_ranks(const params &p, proxy_gather_memor
 
 /* Draws of one query head from the scores of the copy, their rows of K and V, the weights, the
    guard: out and lse.
-   Grid: (query head, batch, portion of the draws). A CTA of 8 warps:
+   Grid: (query head, batch, portion of the draws). A CTA of 8 warps, or of 4 where many CTAs wait for
+   room, each of which does what two of 8 do, in their order:
      scan     as k_gather; the keys read exactly join the total
-     draw     a lane per tooth of the comb, up to 32 a warp; a key is its first tooth's
+     draw     a lane per tooth of the comb, 16 a warp of 8; a key is its first tooth's
      weigh    the drawn rows of K against q: e^s against e^s^
      gather   their rows of V, 16 at a time; then the 8 warps' sums in order
      merge    with more than one portion: the CTA that finishes last
@@ -9481,10 +9504,10 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
               blocks = range.from < range.to ? (range.to - 1) / BLOCK + 1 - first : 0;
     const int shift = blocks ? 32 - __clz((blocks - 1) / PORTION) : 0, per = 1 << shift;
     const bool fits = per <= KEPT;
+    const bool two = !RANKS && blockDim.x < PORTION;
+    const int threads = two ? PORTION / 2 : PORTION, turns = two ? 2 : 1;
     const head_sums sum = { p.block_sums + row * p.blocks + first, nullptr, blocks, shift };
-    const float2 *own = sum.all + tid * per;        /* behind a rescue those of p.mended */
-    const float *own_spreads = p.spreads + row * p.blocks + first + tid * per;
-    const int have = min(per, blocks - tid * per);
+    const float *const all_spreads = p.spreads + row * p.blocks + first;
     gather_head x = { b, head, index, first, fits, sum, MASKED, 0.0 };
     float squares = 0.0f;
     {
@@ -9521,53 +9544,59 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
     double total, all, step;
     bool light, alone = false, finite;              /* alone: of this head's portions the first does all */
     int rescued = 0;
-    auto load_sums = [&](int k) {
+    auto load_sums = [&](int turn, int k) {         /* x.sum is p.mended's behind a rescue */
+        const int at = (tid + turn * threads) * per, have = min(per, blocks - at);
 #pragma unroll
         for (int i = 0; i < KEPT; i++) {
-            sums[i] = k + i < have ? own[k + i] : make_float2(MASKED, 0.0f);
-            spreads[i] = k + i < have && !alone ? own_spreads[k + i] : 0.0f;
+            sums[i] = k + i < have ? x.sum.all[at + k + i] : make_float2(MASKED, 0.0f);
+            spreads[i] = k + i < have && !alone ? all_spreads[at + k + i] : 0.0f;
         }
     };
 #pragma unroll 1
     for (;;) {                                      /* once more behind a rescue */
         m = MASKED;
-        load_sums(0);
 #pragma unroll 1
-        for (int k = 0;;) {
+        for (int turn = turns - 1; turn >= 0; turn--)
+#pragma unroll 1
+            for (int k = 0; k < per; k += KEPT) {
+                load_sums(turn, k);
 #pragma unroll
-            for (int i = 0; i < KEPT; i++) m = fmaxf(m, sums[i].x);
-            if ((k += KEPT) >= per) break;
-            load_sums(k);
-        }
+                for (int i = 0; i < KEPT; i++) m = fmaxf(m, sums[i].x);
+            }
 #pragma unroll
         for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
         if (lane == 0) s.tops[warp] = m;
         __syncthreads();
 #pragma unroll
-        for (int i = 0; i < GATHER_WARPS; i++) m = fmaxf(m, s.tops[i]);
-        double mass = 0.0;
+        for (int i = 0; i < GATHER_WARPS; i++) if (!two || i < GATHER_WARPS / 2) m = fmaxf(m, s.tops[i]);
         float spread = 0.0f;
 #pragma unroll 1
-        for (int k = 0; k < per; k += KEPT) {
-            if (!fits) load_sums(k);
+        for (int turn = 0; turn < turns; turn++) {
+            const int at = tid + turn * threads;
+            double mass = 0.0;
+            spread = 0.0f;
+#pragma unroll 1
+            for (int k = 0; k < per; k += KEPT) {
+                if (!fits || turn) load_sums(turn, k);
 #pragma unroll
-            for (int i = 0; i < KEPT; i++) {
-                if (k + i >= per) break;
-                mass += block_mass(sums[i], m);
-                if (!(sums[i].x < MASK_LIMIT)) spread += pow2(sums[i].x - m) * spreads[i];
-                if (fits) s.pick.prefix[(k + i) * PORTION + tid] = mass;
+                for (int i = 0; i < KEPT; i++) {
+                    if (k + i >= per) break;
+                    mass += block_mass(sums[i], m);
+                    if (!(sums[i].x < MASK_LIMIT)) spread += pow2(sums[i].x - m) * spreads[i];
+                    if (fits) s.pick.prefix[(k + i) * PORTION + at] = mass;
+                }
             }
-        }
 #pragma unroll
-        for (int o = 1; o < 32; o <<= 1) {
-            const double y = __shfl_up_sync(FULL, mass, o);
-            if (lane >= o) mass += y;
-            spread += __shfl_xor_sync(FULL, spread, o);
-        }
-        s.ends[tid] = mass;
-        if (lane == 31) {
-            s.totals[warp] = mass;
-            memory.spreads[warp] = spread;
+            for (int o = 1; o < 32; o <<= 1) {
+                const double y = __shfl_up_sync(FULL, mass, o);
+                if (lane >= o) mass += y;
+                spread += __shfl_xor_sync(FULL, spread, o);
+            }
+            s.ends[at] = mass;
+            if (lane == 31) {
+                s.totals[at / 32] = mass;
+                memory.spreads[at / 32] = spread;
+            }
         }
         __syncthreads();
         total = 0.0;
@@ -9622,12 +9651,11 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         t.blocks = t.hi = blocks;
         float2 *const mended = p.mended + row * p.blocks + first;
 #pragma unroll 1
-        for (int i = tid; i < blocks; i += PORTION) mended[i] = sum.all[i];
+        for (int i = tid; i < blocks; i += threads) mended[i] = sum.all[i];
         __syncthreads();
         rescued = rescue(p, memory.rescue, t, 0, m, (float)(1.0 / all), mended, p.rescue_keys);
         __syncthreads();
         x.sum.all = mended;
-        own = mended + tid * per;
     }
     const bool redo = agreed(blocks && !finite), draws = agreed(blocks && !redo && !light && total > 0.0);
     const int portions = alone ? 1 : p.portions, each_portion = (p.samples + portions - 1) / portions;
@@ -9638,41 +9666,42 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
     for (int k = 0; k < 4; k++) acc[0][k] = acc[1][k] = 0.0f;
 #pragma unroll 1
     for (int base = index * each_portion; base < last_draw; base += PROXY_DRAWS) {
-        const int n = min(last_draw - base, (int)PROXY_DRAWS), each = (n + GATHER_WARPS - 1) / GATHER_WARPS;
-        const int count = max(min(each, n - warp * each), 0);
+        /* 16 for a warp, or 16 for each half of it */
+        const int n = min(last_draw - base, (int)PROXY_DRAWS), each = (n + GATHER_WARPS - 1) / GATHER_WARPS,
+                  half = two ? lane >> 4 : 0, place_in = two ? lane & 15 : lane, unit = warp * turns + half,
+                  count = max(min(each, n - unit * each), 0), lanes = two ? 32 : count;
         if (!__any_sync(FULL, count > 0)) continue;
-        /* lane `count` has the tooth before the warp's first */
-        const int draw = base + warp * each + (lane < count ? lane : -1);
-        double t = ((double)draw + u) * step;
-        bool taken = lane <= count && draw >= 0;
+        const int draw = base + unit * each + place_in;
+        double t = ((double)draw + u) * step, earlier = ((double)(draw - 1) + u) * step;
+        bool taken = place_in < count;
         if (RANKS) {
             taken &= t < memory.met.share.total && t >= memory.met.share.before && t < memory.met.share.end;
             t = (t - memory.met.share.before) * memory.met.to_own;
+            earlier = (earlier - memory.met.share.before) * memory.met.to_own;
         } else taken &= t < total;
-        place at = { -1, 0.0, 0.0f, { 0.0f, 1.0f }, 0.0f };
-        if (taken) at = place_at(s, x, t);
+        place at = { 0, 0.0, 0.0f, { 0.0f, 1.0f }, 0.0f };
+        if (taken) at = place_at(s, x, t, earlier);
         taken &= !(at.sum.x < MASK_LIMIT);
         const i64 stash = (row * p.blocks + first) * BLOCK;
         const float want = taken ? at.entries_before() : 0.0f;
-        const int last_block = __shfl_sync(FULL, at.block, lane ? lane - 1 : count);
-        const float last_want = __shfl_sync(FULL, want, lane ? lane - 1 : count);
-        const int place_of = max(at.block, 0);
         const drawn_key key = p.stash_type == SANTA_STASH_F32
-            ? find_drawn((const float *)p.stash + stash, count, place_of, want, at.sum.y)
-            : find_drawn((const unsigned char *)p.stash + stash, count, place_of, want, at.sum.y);
-        taken &= lane < count && key.entry >= 0;
+            ? find_drawn((const float *)p.stash + stash, lanes, at.block, want, at.sum.y)
+            : find_drawn((const unsigned char *)p.stash + stash, lanes, at.block, want, at.sum.y);
+        taken &= key.entry >= 0;
         const float to_m = pow2(at.sum.x - m);      /* what a u of 1 is, relative to 2^m */
         /* the tooth before fell on the same key */
-        const float before = __fmul_rn(last_want, key.stretch);
-        const bool again = taken && last_block == at.block && before >= key.begin
+        const bool same = draw > 0 && earlier >= 0.0;
+        at.before = earlier;
+        const float before = __fmul_rn(at.entries_before(), key.stretch);
+        const bool again = taken && same && before >= key.begin
                         && __fsub_rn(before, key.begin) >= key.below;
         taken &= !again;
-        const int j = (first + place_of) * BLOCK + max(key.entry, 0);
+        const int j = (first + at.block) * BLOCK + max(key.entry, 0);
         i64 at_k = 0, at_v = 0;
         bool broken = false;
         const unsigned all_taken = __ballot_sync(FULL, taken);
         if (!all_taken) {
-            if (p.keys && lane < count) p.keys[row * p.max_draws + draw] = again ? -2 : -1;
+            if (p.keys && place_in < count) p.keys[row * p.max_draws + draw] = again ? -2 : -1;
             continue;
         }
         if (taken) {
@@ -9684,16 +9713,17 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
             if (p.any_vector_k) send_for(p.k + at_k, p.d * p.k_size);
             if (p.vector_v) send_for(p.v + at_v, p.dv * p.v_size);
         }
-        if (p.keys && lane < count) p.keys[row * p.max_draws + draw] = taken ? j : again ? -2 : -1;
+        if (p.keys && place_in < count) p.keys[row * p.max_draws + draw] = taken ? j : again ? -2 : -1;
         /* lanes without a key repeat another one's row, without weight */
         at_k = __shfl_sync(FULL, at_k, taken ? lane : __ffs((int)all_taken) - 1);
         at_v = __shfl_sync(FULL, at_v, taken ? lane : __ffs((int)all_taken) - 1);
-        memory.warps[warp].at[lane] = at_k;
+        auto &rows_of = memory.warps[warp * turns];
+        rows_of.at[lane] = at_k;
         __syncwarp();
         float dot = 0.0f;
 #pragma unroll 1
-        for (int i = 0; __any_sync(FULL, i < count); i += 16) {
-            const i64 *rows = memory.warps[warp].at + i;
+        for (int i = 0; __any_sync(FULL, i < lanes); i += 16) {
+            const i64 *rows = rows_of.at + i;
             float y;
             if (!p.any_vector_k) y = dot_numbers(p, memory.q, rows);
             else if (p.k_type == SANTA_BF16) y = dot_rows<__nv_bfloat16>(p, memory.q, rows);
@@ -9713,15 +9743,15 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         weights[1] += share;
         weights[2] += w * ratio;
         __syncwarp();
-        memory.warps[warp].at[lane] = at_v;
-        memory.warps[warp].weight[lane]
-            = p.v_scales.data && taken ? w * scale_of(p, p.v_scales, b, kv, j) : w;
+        rows_of.at[lane] = at_v;
+        rows_of.weight[lane] = p.v_scales.data && taken ? w * scale_of(p, p.v_scales, b, kv, j) : w;
         __syncwarp();
-        const int rows = 32 - __clz((int)all_taken);
 #pragma unroll 1
-        for (int ch = 0; ch < 2 && 128 * ch < p.dv; ch++) {
+        for (int ch = 0; ch < 2 && (two || 128 * ch < p.dv); ch++) {  /* of V's columns, or of the rows */
             float part[1][4] = { { 0.0f, 0.0f, 0.0f, 0.0f } };
-            gather_rows<1>(p, 128 * ch, rows, memory.warps[warp].at, memory.warps[warp].weight, part);
+            const int from = two ? 16 * ch : 0, column = two ? 0 : 128 * ch,
+                      rows = 32 - __clz((int)(two ? all_taken >> from & 0xffffu : all_taken));
+            gather_rows<1>(p, column, rows, rows_of.at + from, rows_of.weight + from, part);
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 if (ch == 0) acc[0][k] += part[0][k]; else acc[1][k] += part[0][k];
@@ -9731,13 +9761,17 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
 #pragma unroll
     for (int k = 0; k < 3; k++)
 #pragma unroll
-        for (int o = 16; o; o >>= 1) weights[k] += __shfl_xor_sync(FULL, weights[k], o);
+        for (int o = 8; o; o >>= 1) weights[k] += __shfl_xor_sync(FULL, weights[k], o);
     __syncwarp();
 #pragma unroll
     for (int ch = 0; ch < 2; ch++)
-        *(float4 *)&memory.warps[warp].sum[128 * ch + 4 * lane]
+        *(float4 *)&(two ? memory.warps[2 * warp + ch].sum : memory.warps[warp].sum + 128 * ch)[4 * lane]
             = make_float4(acc[ch][0], acc[ch][1], acc[ch][2], acc[ch][3]);
-    if (lane < 3) memory.weights[warp][lane] = lane == 0 ? weights[0] : lane == 1 ? weights[1] : weights[2];
+    {
+        const int half = lane >> 4, k = lane & 15;
+        if (k < 3 && (two || !half))
+            memory.weights[turns * warp + half][k] = k == 0 ? weights[0] : k == 1 ? weights[1] : weights[2];
+    }
     __syncthreads();
     float f = 0.0f;
     if (tid < p.dv)
@@ -16358,10 +16392,12 @@ template <int G> cudaError_t launch_proxy_scores(call &c) {
     /* one wave of long CTAs; more of them, and shorter ones, once that is many blocks for a warp */
     const i64 resident = ctas_at_once * (i64)c.card.multiprocessors,
               room = resident > c.g.fixed + c.g.items ? (resident - c.g.fixed) / c.g.items : 1;
-    const i64 least_blocks = PROXY_STEPS * SCORE_WARPS, each = ceil_div(c.g.blocks, room),
-              most = c.g.items * c.g.blocks >= 6 * resident * least_blocks
-              ? 2 * least_blocks : least_blocks;
-    p.chunk_blocks = (int)(each < most ? each : most);
+    const i64 usual = PROXY_STEPS * SCORE_WARPS, each = ceil_div(c.g.blocks, room);
+    const bool many = c.g.items * c.g.blocks >= 6 * resident * usual;
+    i64 most = usual;
+    if (!G && many) most = 2 * usual;               /* a block takes longer */
+    if (G && !many && c.g.blocks <= 2 * usual) most = usual / 2;      /* rows have few */
+    p.chunk_blocks = (int)(each <= most + most / 8 ? each : most);
     p.proxy_chunks = (int)ceil_div(c.g.blocks, p.chunk_blocks);
     p.fixed_ctas = (unsigned)c.g.fixed;
     /* in the first half of the grid, apart from each other */
@@ -16408,15 +16444,18 @@ cudaError_t launch_copy_ranks(call &c) {
 }
 
 /* Shared memory that the kernel does not use keeps its CTAs apart: no more on a multiprocessor than there
-   must be. */
+   must be. Where they do not fit at once, they are of 4 warps. */
 template <bool RANKS> cudaError_t launch_drawn(const call &c) {
     const dim3 grid = grid_of(c.g.gather);
     const i64 each = ceil_div((i64)grid.x * grid.y * grid.z, c.card.multiprocessors);
+    const bool small = !RANKS && each > 2 && c.p.d <= 128 && c.p.dv <= 128
+                    && 4 * (sizeof(proxy_gather_memory) + 1024) <= (size_t)c.card.shared;
     const i64 pad = c.card.shared / (each + 1) - (i64)sizeof(proxy_gather_memory);
     const cudaError_t set = cudaFuncSetAttribute(
         k_proxy_gather<RANKS>, cudaFuncAttributeMaxDynamicSharedMemorySize, c.card.shared / 2);
     if (set != cudaSuccess) return set;
-    return launch<k_proxy_gather<RANKS>>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, !RANKS);
+    return launch<k_proxy_gather<RANKS>>(c, grid, small ? PORTION / 2 : PORTION, pad > 0 ? (size_t)pad : 0,
+                                         !RANKS);
 }
 
 cudaError_t launch_proxy(call &c) {

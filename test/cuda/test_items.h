@@ -229,6 +229,29 @@ static void items_of_short_rows(void) {
     }
 }
 
+/* Draws from a copy: of many heads by CTAs of 4 warps, of few by CTAs of 8; rescued heads, and those done
+   again by exact attention, too. */
+static void items_of_many_heads(void) {
+    NEED_DEVICE();
+    test_rng r = test_rng_make(86);
+    for (int turn = 0; turn < (on_emulator ? 3 : test_quick ? 8 : 32); turn++) {
+        ref_spec s = spec16(turn % 2 ? 7 : 12, turn % 2 ? 1 : 3, on_emulator ? 150 : 300 + 700 * (turn % 7),
+                            turn % 5 == 4 ? 72 : 128, turn % 3 == 1 ? SANTA_F16 : SANTA_BF16);
+        s.batch = turn % 2 ? 41 : 24;
+        s.q_len = on_emulator ? 1 : 1 + turn % 2;
+        s.causal = s.sinks = 1;
+        s.ragged = turn % 3 != 2;
+        s.gain = turn % 4 == 1 ? 4.0 : 1.0;
+        s.page_size = turn % 6 == 5 ? 16 : 0;
+        with_copy p(s, turn % 4 == 3 ? 2 : 4);
+        santa_options o = proxy_options(turn % 3 == 2 ? 200 : turn % 3 ? 100 : 128);
+        o.stash = turn % 2 ? SANTA_STASH_U8 : SANTA_STASH_F32;
+        if (turn % 2) { o.proxy.rescue_above = 0.02; o.proxy.rescue_keys = turn % 4 == 1 ? 20 : 0; }
+        if (turn % 4 > 1) o.proxy.exact_above = turn % 8 > 4 ? 1e-9 : 0.01;
+        check_ranges(p.a, o, &r, "many heads");
+    }
+}
+
 static void items_of_prefill(void) {
     NEED_DEVICE();
     test_rng r = test_rng_make(83);
@@ -328,6 +351,7 @@ static void items_means(void) {
 static const test_case item_cases[] = {
     {"items_of_methods", items_of_methods}, {"items_of_arrays", items_of_arrays},
     {"items_joined", items_joined}, {"items_of_short_rows", items_of_short_rows},
+    {"items_of_many_heads", items_of_many_heads},
     {"items_of_prefill", items_of_prefill}, {"items_of_ranks", items_of_ranks},
     {"items_means", items_means},
     {0, 0}

@@ -788,6 +788,11 @@ static void check_draw(const problem &x, const standin_launch &l, const params &
         CHECK_MSG(name == kernel && p.cluster_shift == 0, "%s", name.c_str());
         CHECK_MSG(p.samples == samples && p.max_draws == samples && p.portions == over(samples, 128),
                   "%s: draws", name.c_str());
+        const int64_t ctas = p.heads * x.a.q.shape[0] * over(samples, 128);
+        const bool small = x.o.ranks.count <= 1 && ctas > 2 * standin.card->multiprocessors
+                        && standin.card->shared >= 4 * 37 * 1024 && x.a.q.shape[3] <= 128
+                        && x.a.v.shape[3] <= 128;
+        CHECK_INT(l.threads, small ? 128 : 256);
         check_grid(l, p.heads, x.a.q.shape[0], over(samples, 128), name);
         return;
     }
