@@ -234,7 +234,7 @@ static void items_of_short_rows(void) {
 static void items_of_many_heads(void) {
     NEED_DEVICE();
     test_rng r = test_rng_make(86);
-    for (int turn = 0; turn < (on_emulator ? 3 : test_quick ? 8 : 32); turn++) {
+    for (int turn = 0; turn < (on_emulator ? 3 : test_quick ? 6 : 12); turn++) {
         ref_spec s = spec16(turn % 2 ? 7 : 12, turn % 2 ? 1 : 3, on_emulator ? 150 : 300 + 700 * (turn % 7),
                             turn % 5 == 4 ? 72 : 128, turn % 3 == 1 ? SANTA_F16 : SANTA_BF16);
         s.batch = turn % 2 ? 41 : 24;
