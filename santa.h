@@ -6968,13 +6968,32 @@ static void santa__draw_copied(santa__job *j, int64_t x0, int64_t h, int64_t hea
 /* A rounded stash of the copy: sixteenths of an octave in a byte, down to 2^-16. Never to 0: a key
    that cannot be drawn is missing, but any other chance is made up for by its weight. */
 static void santa__round_octaves(float *u, int64_t n) {
+    const double step = 0.6931471805599453 / 16.0;
+    float rounded[255];                             /* what a code stands for */
+    uint32_t middle[17], bits;                      /* between two steps of an octave: the bits below */
+    unsigned char below[64];                        /* steps that end below 1 + i / 64 */
     int64_t i;
+    int k;
+    for (k = 0; k < 255; k++) rounded[k] = (float)exp((double)k * -step);
+    for (k = 0; k < 16; k++) {
+        const double exact = exp(((double)k + 0.5) * step);
+        const float near = (float)exact;
+        memcpy(&middle[k], &near, sizeof bits);
+        middle[k] -= (double)near > exact;
+    }
+    middle[16] = UINT32_MAX;
+    for (i = k = 0; i < 64; i++) {
+        if ((0x3f800000u | (uint32_t)i << 17) > middle[k]) k++;
+        below[i] = (unsigned char)k;
+    }
     for (i = 0; i < n; i++) {
-        const double octave = 0.6931471805599453;
-        double code;
-        if (!(u[i] > 0.0f)) continue;
-        code = floor(log((double)u[i]) * (-16.0 / octave) + 0.5);
-        u[i] = (float)exp(SANTA__MIN(code, 254.0) * (-octave / 16.0));
+        int code;
+        if (!(u[i] > 0.0f) || u[i] > 1.02f) continue;
+        memcpy(&bits, &u[i], sizeof bits);
+        k = below[bits >> 17 & 63];
+        k += ((bits & 0x7fffffu) | 0x3f800000u) > middle[k];
+        code = 16 * (127 - (int)(bits >> 23)) - k;
+        u[i] = rounded[SANTA__MIN(code, 254)];
     }
 }
 
