@@ -845,7 +845,7 @@ typedef struct santa_attention {
        for dense. Not for top-k, top-p, saap without draws: their error is bias, not spread.
        Score noise (Bernoulli) is not in it, nor what a rounded stash moves within a block: pps
        has 0 where all keys are sure, yet is off by that. Infinity when there are too few
-       draws */
+       draws, NaN where out has one */
     float       *std_error;
     const int32_t *seq_lens;       /* [batch] valid keys, or NULL: all of len (or of
                                       max_pages * page_size) */
@@ -5581,8 +5581,11 @@ static void santa__write(const santa__job *j, int64_t x, float *acc, float lse, 
                                  + santa__head(j, x) * t->stride[2]) * size;
     int64_t c;
     if (!acc) lse = std_error = santa__nan();
-    for (c = 0; c < t->shape[3]; c++)
-        santa__store(t->dtype, p + c * t->stride[3] * size, acc ? acc[c] : santa__nan());
+    for (c = 0; c < t->shape[3]; c++) {
+        const float y = acc ? acc[c] : santa__nan();
+        if (santa__is_nan(y)) std_error = y;
+        santa__store(t->dtype, p + c * t->stride[3] * size, y);
+    }
     if (j->p->a.lse) j->p->a.lse[santa__slot(j, x)] = lse;
     if (j->p->a.std_error) j->p->a.std_error[santa__slot(j, x)] = std_error;
 }

@@ -579,6 +579,14 @@ static void standard_error_edges(void) {
             CHECK_MSG(p.std_error[0] < 1e-3f, "%s: %g", santa_method_name(o.method),
                       (double)p.std_error[0]);
     }
+    for (int64_t i = 0; i < 100; i++) p.v[i * 8 + 3] = NAN;  /* no error is known of what is none */
+    ref_write(&p);
+    for (int m = -1; m < 5; m++) {
+        const santa_options o = m < 0 ? ref_options(SANTA_DENSE, 0, 6) : ref_options(sampled(m), 20, 6);
+        if (ref_run(&p, &o, NULL))
+            CHECK_MSG(isnan(p.std_error[0]) && isnan(p.std_error[1]), "%s: %g", santa_method_name(o.method),
+                      (double)p.std_error[0]);
+    }
     ref_free(&p);
 }
 
@@ -758,7 +766,7 @@ const test_case suite_statistics[] = {
     {"flash against prop where tiles differ", skewed_tiles},
     {"heads, rows and requests draw independently", independent_draws},
     {"std_error against the true error", standard_errors},
-    {"std_error: too few draws, sinks, nothing to estimate", standard_error_edges},
+    {"std_error: too few draws, sinks, nothing to estimate, NaN", standard_error_edges},
     {"std_error of 2 and 3 draws in closed form", few_draws},
     {"several combs: std_error is unbiased, where one comb's is 0", combs_know_their_error},
     {"several combs are combs of their own", combs_are_combs},
