@@ -10611,6 +10611,8 @@ static santa_status santa__run_ranks(santa__call *call) {
                                : !doubles         ? 0.0f
                                : santa__join_errors(&p.o, (double *)(void *)(all + first) + i * doubles,
                                                     floats / 2, dv, acc);
+        for (c = 0; c < dv && p.a.std_error; c++)
+            if (santa__is_nan((float)acc[c])) p.a.std_error[i] = santa__nan();
         if (p.o.vattention.audit && santa__has_traits(&p.o, SANTA_ADAPTS))
             santa__join_audits(p.o.vattention.audit + i, &p, all + rows * (dv + 1) + i, floats, lse);
     }

@@ -7016,7 +7016,7 @@ __global__ void __launch_bounds__(128) k_join_ranks(const __grid_constant__ para
         x.max_score = natural;
     }
     char *out = p.out + b * p.out_stride[0] + q * p.out_stride[1] + head * p.out_stride[2];
-    float first = 0.0f;
+    bool spoilt = false;
 #pragma unroll 1
     for (int c = threadIdx.x; c < p.dv; c += 128) {
         double f = 0.0;
@@ -7028,9 +7028,10 @@ __global__ void __launch_bounds__(128) k_join_ranks(const __grid_constant__ para
         }
         const float x = bad ? __int_as_float(0x7fc00000) : (float)(f * share);
         store_any(p.out_type, out + c * p.out_stride[3], x);
-        if (c == 0) first = x;
+        spoilt |= x != x;
     }
     if (!p.std_error) return;
+    spoilt = __syncthreads_or(spoilt);
     double total = 0.0, part = 0.0;
     if (p.error_doubles) total = joined_error(p, row, part);
 #pragma unroll
@@ -7039,7 +7040,7 @@ __global__ void __launch_bounds__(128) k_join_ranks(const __grid_constant__ para
     __syncthreads();
     total = s.warps[0] + s.warps[1] + s.warps[2] + s.warps[3];
     if (threadIdx.x) return;
-    p.std_error[result] = bad || !(part > 0.0) ? first == first ? 0.0f : first
+    p.std_error[result] = spoilt ? __int_as_float(0x7fc00000) : !(part > 0.0) ? 0.0f
                      : p.samples < 2 ? INFINITY
                      : (float)(sqrt(fmax(total, total == total ? 0.0 : total)) * part);
 }
@@ -7062,6 +7063,19 @@ __device__ __forceinline__ double cta_joined(double x, error_memory &s, Join joi
 /* The sum. Called, so that it does not swell what needs several. */
 __device__ __noinline__ double cta_sum(double x, error_memory &s) {
     return cta_joined(x, s, [](double y, double z) { return y + z; });
+}
+
+/* Whether a head's out has a NaN, for all threads of a CTA. */
+__device__ __noinline__ bool is_spoilt(const params &p, int b, int head) {
+    const char *const out = p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1]
+                          + head * p.out_stride[2];
+    bool any = false;
+#pragma unroll 1
+    for (int c = (int)threadIdx.x; c < p.dv; c += (int)blockDim.x) {
+        const float x = load_any(p.out_type, out + c * p.out_stride[3]);
+        any |= x != x;
+    }
+    return __syncthreads_or(any);
 }
 
 __device__ __noinline__ double drawn_number(const params &p, int b, int kv, int key, int column) {
@@ -7153,9 +7167,8 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
     const int n = p.draws ? p.draws[row] : 0;
     if (p.errors) { error_of_rank(p, s, b, head, n); return; }
     if (n < 2) {
-        const float out = load_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1]
-                                                   + head * p.out_stride[2]);
-        if (tid == 0) *result = n == 1 ? INFINITY : out == out ? 0.0f : out;
+        const bool bad = is_spoilt(p, b, head);
+        if (tid == 0) *result = bad ? __int_as_float(0x7fc00000) : n == 1 ? INFINITY : 0.0f;
         return;
     }
     const int *const keys = p.keys + row * p.max_draws;
@@ -13415,7 +13428,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_ranks(const __grid_constant__ par
                          but those differs from the others' mean
      from a copy of K    santa__copied_error: v counts from out, the larger of two formulas
      vattention          santa__va_std_error: v counts from out, weighed with exp(score - lse)
-   out is read as it was rounded. 0 for a head that took all of its keys, NaN where lse is.
+   out is read as it was rounded. 0 for a head that took all of its keys, NaN where out has one.
    Grid: (query head, batch). A CTA of 1024 threads: a warp weighs a key at a time, then a thread has a
    column of V and a fourth of the keys.
    Reads the drawn keys' entries of the stash, rows of K and rows of V again, from a copy all of the stash.
@@ -13438,7 +13451,8 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
     if (adapts) listed = p.va.rows[(i64)b * p.kv_heads + kv];
     if (!(lse > -INFINITY) || range.begin >= range.end || (adapts && listed.budget == listed.residual)
         || (copied && p.found[row].z > 0.0f)) {
-        if (tid == 0) p.std_error[result] = lse == lse ? 0.0f : lse;
+        const bool bad = is_spoilt(p, b, head);
+        if (tid == 0) p.std_error[result] = bad || lse != lse ? __int_as_float(0x7fc00000) : 0.0f;
         return;
     }
     const float sink = p.sinks ? p.sinks[head] : -INFINITY;
@@ -13626,7 +13640,10 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
         total *= count / fmax(count - 1.0, 1.0);
         if (count < 2.0) total = count == 0.0 && sure > 1.0 - 1e-5 ? 0.0 : (double)INFINITY;
     }
-    if (tid == 0) p.std_error[result] = (float)sqrt(fmax(total, total == total ? 0.0 : total));
+    const bool bad = is_spoilt(p, b, head);
+    if (tid == 0)
+        p.std_error[result] = bad ? __int_as_float(0x7fc00000)
+                                  : (float)sqrt(fmax(total, total == total ? 0.0 : total));
 }
 
 /* ------------------------------------------------------------------------ >>buckets-kernel */
@@ -14879,10 +14896,11 @@ __global__ void __launch_bounds__(PORTION) k_route_error(const __grid_constant__
     }
     sum = cta_total<GATHER_WARPS>(sum, s.scratch);
     drawn = cta_total<GATHER_WARPS>(drawn, s.scratch);
+    const bool bad = is_spoilt(p, b, head);
     if (tid) return;
     const int whole = p.pieces[item].keys, far = range.from - range.to;
     const bool reads = drawn > 0.0 || whole > 0 || end - begin > far, leaves = far > whole;
-    p.std_error[result] = lse != lse        ? lse
+    p.std_error[result] = bad || lse != lse ? __int_as_float(0x7fc00000)
                         : !leaves || !reads ? 0.0f
                         : drawn < 2.0       ? INFINITY
                                             : (float)sqrt(sum);

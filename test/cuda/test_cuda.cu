@@ -888,6 +888,25 @@ static void std_errors(void) {
                 wrong += test_is_nan(r.std_error[(size_t)(b * s.heads + h)]) != (b == 1 && h >= 4);
         CHECK_MSG(wrong == 0, "%s: %lld errors", santa_method_name(m), (long long)wrong);
     }
+
+    /* nor of an out that is NaN because of V, though no draw was off; column 70 of 80 is not the first */
+    s.head_dim_v = 80;
+    problem spoilt(s);
+    spoilt.a.std_error = spoilt.std_error;
+    for (int64_t i = 0; i < 300; i++) ref_set(&spoilt.a.v, 1, i, 1, 70, (double)test_nan());
+    for (santa_method m : {SANTA_DENSE, SANTA_IID, SANTA_PROP, SANTA_PPS}) {
+        santa_options o = options(m, m == SANTA_DENSE ? 0 : m == SANTA_IID ? 1 : 32);
+        if (m == SANTA_PROP) o.dense_below = 1000;
+        if (m == SANTA_PPS) o.num_samples = 100000;          /* all keys are sure */
+        result r;
+        if (!run_on_gpu(spoilt, o, &r) || !ref_run(&spoilt, &o, nullptr)) return;
+        for (int64_t x = 0; x < s.batch * s.heads; x++) {
+            const bool bad = x >= s.heads + 4;
+            CHECK_MSG(test_is_nan(r.std_error[(size_t)x]) == bad && test_is_nan(spoilt.std_error[x]) == bad,
+                      "%s, head %lld: %g, the CPU's %g", santa_method_name(m), (long long)x,
+                      (double)r.std_error[(size_t)x], (double)spoilt.std_error[x]);
+        }
+    }
 }
 
 /* Several combs: the CPU's rows and errors. */
