@@ -824,7 +824,8 @@ static_assert(sizeof(list_memory<e4m3, 256>) <= (size_t)LEAST_SHARED
                   && sizeof(list_memory<sixteen, 512>) <= (size_t)LEAST_SHARED,
               "the rows of k_list do not fit on every card");
 enum { LIST_CTAS = 32, LIST_LEAST = 32 };           /* of a multiprocessor, of a list: enough of them */
-enum { TOP_CTAS = 12, TOP_PARTS = 4 };              /* of lists that top-k fills: that, parts of a CTA */
+enum { TOP_CTAS = 12, TOP_PARTS = 4 };              /* of lists that are full: that, parts of a CTA */
+enum { LIST_PARTS = 16 };                           /* of a CTA that has a share of a list, at most */
 /* k_top: bins of scores, four to a thread; keys of one bin, a thread each; blocks of a warp at a
    time; blocks whose keys have a mark at once; CTAs of a head. */
 enum { SELECT_THREADS = 512, SELECT_WARPS = SELECT_THREADS / 32, SELECT_BINS = 4 * SELECT_THREADS };
@@ -15818,8 +15819,9 @@ santa_status measure_lists(santa_dtype k_type, geometry *g) {
    are half as many again as parts if buckets are alike: empty CTAs took as long as the others. */
 dim3 list_grid(const call &c, extent e) {
     const params &p = c.p;
-    const i64 most = ceil_div(LIST_CTAS * (i64)c.card.multiprocessors, e.y * e.z);
-    if (e.x > most) e.x = most > LIST_LEAST ? most : (i64)LIST_LEAST;
+    const i64 enough = ceil_div(LIST_CTAS * (i64)c.card.multiprocessors, e.y * e.z),
+              most = enough > LIST_LEAST ? enough : (i64)LIST_LEAST;
+    if (e.x > most) e.x = most;
     if (!p.list_early) return grid_of(e);
     const double keys = (double)c.g.keys, near = (double)p.sink_tokens + (double)p.local_tokens,
                  far = keys * fmin((double)p.num_probes / (double)p.buckets, 1.0),
@@ -15831,11 +15833,14 @@ dim3 list_grid(const call &c, extent e) {
 
 template <typename K> cudaError_t launch_list_rows(const call &c, bool overlap) {
     extent e = c.g.list;
-    if (c.p.method == SANTA_TOP_K) {                /* full: the next part's K comes beside the sums */
-        const i64 enough = TOP_CTAS * (i64)c.card.multiprocessors / (e.y * e.z),
-                  least = ceil_div(e.x, TOP_PARTS);
+    /* where all lists are as long as they can be, the next part's K comes beside the sums; a caller's,
+       too, and if two CTAs a multiprocessor can have them all, these do */
+    const bool callers = c.p.list && !c.p.list_lens && !c.p.va.rows;
+    const i64 lists = e.y * e.z, room = 2 * (i64)c.card.multiprocessors, each = room / lists;
+    if (c.p.method == SANTA_TOP_K || (callers && !each)) {
+        const i64 enough = TOP_CTAS * (i64)c.card.multiprocessors / lists, least = ceil_div(e.x, TOP_PARTS);
         if (e.x > enough) e.x = enough > least ? enough : least;
-    }
+    } else if (callers && each < e.x && each * LIST_PARTS >= e.x && 8 * each * lists > 7 * room) e.x = each;
     const dim3 grid = list_grid(c, e);
     const auto go = [&](auto row) {
         typedef list_memory<K, decltype(row)::value> memory;

@@ -466,9 +466,13 @@ static int64_t list_keys(const santa_attention &a) {
 /* Parts of a list, or as many as are enough CTAs. */
 static void check_list_grid(const standin_launch &l, int64_t parts, int64_t y, int64_t z,
                             const std::string &name, int64_t usual = INT64_MAX) {
-    const int64_t enough = over(32 * standin.card->multiprocessors, y * z),
-                  ctas = parts <= enough ? parts : enough > 32 ? enough : 32;
-    check_grid(l, ctas < usual ? ctas : usual, y, z, name);
+    const int64_t enough = std::max<int64_t>(over(32 * standin.card->multiprocessors, y * z), 32);
+    check_grid(l, std::min(std::min(parts, enough), usual), y, z, name);
+}
+
+/* CTAs of a list where they are full: 12 a multiprocessor, of up to four parts. */
+static int64_t most_of_full_lists(int64_t parts, int64_t lists) {
+    return std::max(12 * (int64_t)standin.card->multiprocessors / lists, over(parts, 4));
 }
 
 static void check_listed(const problem &x, const standin_launch &l, const params &p,
@@ -492,9 +496,16 @@ static void check_listed(const problem &x, const standin_launch &l, const params
     } else {
         CHECK_MSG(0, "%s for a list", name.c_str());
     }
-    const int64_t splits = over(a.max_list, list_keys(a));
-    check_list_grid(l, splits, kv_heads * over(group, slots) * (slots == 4 ? over(dv, 256) : 1),
-                    a.q.shape[0], name);
+    const int64_t splits = over(a.max_list, list_keys(a)),
+                  y = kv_heads * over(group, slots) * (slots == 4 ? over(dv, 256) : 1), z = a.q.shape[0],
+                  each = 2 * standin.card->multiprocessors / (y * z);
+    int64_t parts = splits;
+    if (slots == 8 && !a.key_list_lens) {            /* all lists are full: a CTA has several parts */
+        if (!each) parts = std::min(parts, most_of_full_lists(splits, y * z));
+        else if (each * 16 >= splits && 8 * each * y * z > 7 * 2 * standin.card->multiprocessors)
+            parts = std::min(parts, each);
+    }
+    check_list_grid(l, parts, y, z, name);
     CHECK_MSG(p.slices == over(group, slots) && p.splits == splits && p.list_keys == list_keys(a),
               "%s: slices, splits", name.c_str());
     CHECK_MSG(p.list == (const int *)a.key_list + first * pitch && p.list_pitch == pitch
@@ -1244,8 +1255,7 @@ static void check_selected(const problem &x, const char *workspace, uint64_t byt
             CHECK(p.slices == 1 && p.list_keys == list_keys(a));
             CHECK((int64_t)p.splits * p.list_keys >= p.max_draws);
             /* of top-k a CTA has up to four parts where there are many lists */
-            const int64_t enough = 12 * (int64_t)standin.card->multiprocessors / (heads * batch),
-                          least = over(p.splits, 4), most = enough > least ? enough : least;
+            const int64_t most = most_of_full_lists(p.splits, heads * batch);
             const bool limits = fast && x.o.method == SANTA_TOP_K && p.splits > most;
             check_list_grid(l, limits ? most : p.splits, heads * (fast ? 1 : over(p.dv, 256)), batch, name);
         } else if (which == 3) {
