@@ -1,8 +1,9 @@
 /* GPU benchmark: our methods against the floor of reading K once, in one run.
      nvcc -std=c++17 -O3 -arch=native bench/bench_cuda.cu santa_cuda.cu -o build/bench_cuda
-     build/bench_cuda [--quick] [--saap | --vattention | --prefill | --dense | --copies]
-                      [--csv FILE]
+     build/bench_cuda [--quick] [--saap | --vattention | --prefill | --dense | --copies |
+                      --lists] [--csv FILE]
                       with a method: its rows alone; --copies: what draws from a copy of K;
+                      --lists: a caller's lists of keys, against reading as many bytes;
                       --dense: dense and prop 128 of every type and of more shapes, against
                       reading K and V once and K once
    Protocol (appendix R of the SANTA paper, with graph replay so that launch cost on the host is
@@ -766,9 +767,65 @@ static void bench_dense(timer &t, int batch, int n, const dense_case &x, int run
                     (void *)table}) CUDA(cudaFree(p));
 }
 
+/* A caller's list of `most` keys for each KV head, one from each most'th part of the context, against
+   reading as many bytes in one piece. */
+static void bench_lists(timer &t, int batch, int n, int most, int runs, FILE *csv) {
+    const size_t elements = (size_t)batch * n * KV_HEADS * DIM, lists = (size_t)batch * KV_HEADS,
+                 bytes = lists * most * DIM * 2 * 2;
+    unsigned char *k, *v, *q, *out;
+    unsigned *sink;
+    int *list;
+    CUDA(cudaMalloc(&k, 2 * elements));
+    CUDA(cudaMalloc(&v, 2 * elements));
+    CUDA(cudaMalloc(&q, (size_t)batch * HEADS * DIM * 2));
+    CUDA(cudaMalloc(&out, (size_t)batch * HEADS * DIM * 2));
+    CUDA(cudaMalloc(&sink, 4));
+    CUDA(cudaMalloc(&list, lists * most * sizeof(int)));
+    fill<<<2048, 256, 0, t.stream>>>(k, elements, SANTA_BF16, 1);
+    fill<<<2048, 256, 0, t.stream>>>(v, elements, SANTA_BF16, 2);
+    fill<<<64, 256, 0, t.stream>>>(q, (size_t)batch * HEADS * DIM, SANTA_BF16, 3);
+    std::vector<int> keys(lists * most);
+    unsigned long long x = 1;
+    for (size_t i = 0; i < keys.size(); i++) {
+        x = x * 6364136223846793005ull + 1442695040888963407ull;
+        keys[i] = (int)((long long)(i % most) * n / most + (long long)(x >> 33) % (n / most));
+    }
+    CUDA(cudaMemcpy(list, keys.data(), keys.size() * sizeof(int), cudaMemcpyHostToDevice));
+    santa_attention a = {};
+    a.q = santa_view(q, SANTA_BF16, batch, 1, HEADS, DIM);
+    a.k = santa_view(k, SANTA_BF16, batch, n, KV_HEADS, DIM);
+    a.v = santa_view(v, SANTA_BF16, batch, n, KV_HEADS, DIM);
+    a.out = santa_view(out, SANTA_BF16, batch, 1, HEADS, DIM);
+    a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CUDA;
+    a.key_list = list;
+    a.max_list = most;
+    santa_options o = {};
+    o.method = SANTA_DENSE;
+    o.stream = t.stream;
+    const size_t need = santa_workspace_size(&a, &o);
+    void *workspace;
+    CUDA(cudaMalloc(&workspace, need));
+    const unsigned ctas = (unsigned)((bytes + 65535) / 65536);
+    const std::vector<cudaGraphExec_t> calls = {
+        t.capture([&] { read_all<<<ctas, 256, 0, t.stream>>>((const uint4 *)k, bytes / 16, sink); }),
+        t.capture([&] { if (santa_decode(&a, &o, workspace, need, nullptr) != SANTA_OK) exit(1); }) };
+    const auto times = t.in_turns(calls, runs);
+    double busy = 0.0;
+    const double once = t.middle(times[0]), us = t.middle(times[1]);
+    printf("%3d x %6d, %4d keys a list: %8.1f us, %5.2f TB/s", batch, n, most, us, (double)bytes / us * 1e-6);
+    print_ratio(ratio(times[1], times[0], &busy), "reading as much");
+    printf("\n");
+    print_verdict(busy);
+    fflush(stdout);
+    if (csv) fprintf(csv, "%d,%d,%d,%.2f,%.2f\n", batch, n, most, us, once);
+    for (const cudaGraphExec_t g : calls) CUDA(cudaGraphExecDestroy(g));
+    for (void *p : { (void *)k, (void *)v, (void *)q, (void *)out, (void *)sink, (void *)list, workspace })
+        CUDA(cudaFree(p));
+}
+
 int main(int argc, char **argv) {
     bool quick = false, only_routed = false, only_adaptive = false, prefill = false,
-         dense = false, only_copies = false;
+         dense = false, only_copies = false, lists = false;
     FILE *csv = nullptr;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--quick")) quick = true;
@@ -777,6 +834,7 @@ int main(int argc, char **argv) {
         else if (!strcmp(argv[i], "--dense")) dense = true;
         else if (!strcmp(argv[i], "--vattention")) only_adaptive = true;
         else if (!strcmp(argv[i], "--copies")) only_copies = true;
+        else if (!strcmp(argv[i], "--lists")) lists = true;
         else if (!strcmp(argv[i], "--csv") && i + 1 < argc) {
             if (!(csv = fopen(argv[++i], "w"))) {
                 perror(argv[i]);
@@ -784,7 +842,7 @@ int main(int argc, char **argv) {
             }
         } else {
             fprintf(stderr, "usage: %s [--quick] [--saap | --vattention | --prefill | --dense | "
-                            "--copies] [--csv FILE]\n", argv[0]);
+                            "--copies | --lists] [--csv FILE]\n", argv[0]);
             return 1;
         }
     }
@@ -815,6 +873,16 @@ int main(int argc, char **argv) {
         for (const auto &x : shapes)
             for (const santa_dtype type : { SANTA_BF16, SANTA_E4M3 })
                 bench_dense(t, x.batch, x.n, { type, 128, 4, SANTA_BF16 }, quick ? 20 : 40, csv);
+        if (csv) fclose(csv);
+        return 0;
+    }
+    if (lists) {
+        if (csv) fprintf(csv, "batch,context,keys,us,floor_us\n");
+        const int shapes[][3] = { { 1, 32768, 2048 }, { 4, 32768, 2048 }, { 8, 32768, 2048 },
+                                  { 16, 32768, 2048 }, { 32, 32768, 2048 }, { 64, 32768, 2048 },
+                                  { 1, 131072, 8192 }, { 8, 131072, 8192 }, { 32, 32768, 512 },
+                                  { 128, 16384, 512 }, { 128, 16384, 1024 }, { 256, 8192, 512 } };
+        for (const auto &x : shapes) bench_lists(t, x[0], x[1], x[2], quick ? 20 : 40, csv);
         if (csv) fclose(csv);
         return 0;
     }
