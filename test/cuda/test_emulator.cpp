@@ -147,7 +147,7 @@ static void k_product(const __half *a, const __half *b, float *c, const signed c
         memcpy(&x[i], codes + (r + 8 * (i % 2)) * 32 + 4 * q + 16 * (i / 2), 4);
     for (unsigned i = 0; i < 2; i++) memcpy(&y[i], codes + 512 + r * 32 + 4 * q + 16 * i, 4);
     int n[4] = {0, 0, 0, 0};
-    mma_codes(n, x[0], x[1], x[2], x[3], y[0], y[1]);
+    mma_codes(n, x[0], x[1], x[2], x[3], make_uint2(y[0], y[1]));
     for (unsigned i = 0; i < 4; i++) sums[(r + 8 * (i / 2)) * 8 + 2 * q + i % 2] = n[i];
 }
 
