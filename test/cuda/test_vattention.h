@@ -161,7 +161,8 @@ static void va_random(void) {
             if (heavy == VA_ORACLE && test_below(&r, 6) == 0) v.heavy_tokens = s.len / 2 + 1;
             v.sink_tokens = (int64_t[]){0, SANTA_NONE, 1, 20, 64}[test_below(&r, 5)];
             v.local_tokens = (int64_t[]){0, SANTA_NONE, 7, 50, 64}[test_below(&r, 5)];
-            v.base_samples = (int64_t[]){0, 2, 20, 40, s.len / 3 + 2, std::max<int64_t>(s.len, 2)}[test_below(&r, 6)];
+            const int64_t base[] = {0, 2, 20, 40, s.len / 3 + 2, std::max<int64_t>(s.len, 2)};
+            v.base_samples = base[test_below(&r, 6)];
             v.epsilon = (double[]){0.0, 0.02, 0.2, 0.6}[test_below(&r, 4)];
             v.delta = (double[]){0.0, 0.01, 0.2, 0.7}[test_below(&r, 4)];
             v.bound = test_below(&r, 3) ? SANTA_BOUND_CLT : SANTA_BOUND_HOEFFDING;
