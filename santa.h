@@ -12608,7 +12608,8 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     the sums of weights of 32 query rows or more; with K of q8_0 and q4_0 an infinite
                     q gives NaN.
                     Mended: dense of several query rows on a GPU, not causal, beside a window,
-                    lost keys or gave NaN; santa_merge of lse +inf and -inf was finite.
+                    lost keys or gave NaN; santa_merge of lse +inf and -inf was finite; std_error
+                    was 0 beside a NaN in out where no draw was off.
                     Scores from -1e38 to -1e30 count (they were -inf). Refused: out that overlaps
                     itself, delta below 1e-290; options that the method does not read, which
                     were ignored (SANTA_ERR_OPTION_UNUSED): santa_unused_option names the first,
