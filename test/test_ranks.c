@@ -605,6 +605,21 @@ static void nan_in_one(void) {
             for (int i = 0; i < 4 * 33; i++) CHECK_INT(test_is_nan(many[i]), i >= 2 * 33);
         ref_free(&p);
     }
+
+    /* of V in one column, and in std_error */
+    ref_spec s = ref_spec_make(4, 2, 180, 32);
+    ref_problem p;
+    float many[4 * 33];
+    ref_build(&p, &s);
+    ref_set(&p.a.v, 0, 100, 1, 20, (double)test_nan());
+    wants_error = 1;
+    if (CHECK_STATUS(run_ranks(&p, ref_options(SANTA_DENSE, 0, 1), cuts, 3, -1, many, NULL), SANTA_OK))
+        for (int h = 0; h < 4; h++) {
+            for (int c = 0; c < 33; c++) CHECK_INT(test_is_nan(many[33 * h + c]), h >= 2 && c == 20);
+            CHECK_INT(test_is_nan(p.a.std_error[h]), h >= 2);
+        }
+    wants_error = 0;
+    ref_free(&p);
 }
 
 /* No rank sees a key: zeros and -inf, or the sink; and one sees them all masked. */

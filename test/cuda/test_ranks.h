@@ -528,9 +528,17 @@ static void ranks_nan(void) {
             if (p.a.std_error) CHECK_INT(test_is_nan(r.std_error[(size_t)h]), h >= 2);
         }
     }
-    problem p(spec16(1, 1, 400, 64));
     santa_stats whole, sum;
     result r;
+    problem v(spec16(4, 2, 400, 64));                /* of V in one column, and in std_error */
+    v.a.std_error = v.std_error;
+    ref_set(&v.a.v, 0, 200, 1, 40, (double)test_nan());
+    if (CHECK_STATUS(gpu_ranks(v, options(SANTA_DENSE, 0), cuts, 3, &r, &sum), SANTA_OK))
+        for (int h = 0; h < 4; h++) {
+            CHECK_INT(r.nans(0, 0, h), h < 2 ? 0 : 1);
+            CHECK_INT(test_is_nan(r.std_error[(size_t)h]), h >= 2);
+        }
+    problem p(spec16(1, 1, 400, 64));
     for (int64_t j = 0; j < 400; j++)                /* a head on one key, all other rows of V are poison */
         for (int64_t c = 0; c < 64; c++) {
             ref_set(&p.a.k, 0, j, 0, c, j == 200 ? 8.0 * ref_get(&p.a.q, 0, 0, 0, c) : 0.0);
