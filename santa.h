@@ -5580,7 +5580,7 @@ static void santa__write(const santa__job *j, int64_t x, float *acc, float lse, 
     char *p = (char *)t->data + (j->batch * t->stride[0] + santa__row_of(j, x) * t->stride[1]
                                  + santa__head(j, x) * t->stride[2]) * size;
     int64_t c;
-    if (!acc) lse = std_error = santa__nan();
+    if (!acc) lse = santa__nan();
     for (c = 0; c < t->shape[3]; c++) {
         const float y = acc ? acc[c] : santa__nan();
         if (santa__is_nan(y)) std_error = y;
@@ -10601,18 +10601,21 @@ static santa_status santa__run_ranks(santa__call *call) {
         const int64_t *stride = p.a.out.stride;
         char *out = (char *)p.a.out.data + (b * stride[0] + q * stride[1] + h * stride[2]) * size;
         float lse;
+        int is_bad;
         if (item < p.o.item_begin || item >= p.o.item_end) continue;
         santa__join_ranks(&p, h, all + i * dv, all + rows * dv + i,
                           call->sure ? all + rows * (dv + 1) + i * (dv + 2) : NULL, floats, dv, acc, &lse);
-        for (c = 0; c < dv; c++) santa__store(p.a.out.dtype, out + c * stride[3] * size, (float)acc[c]);
+        is_bad = santa__is_nan(lse);
+        for (c = 0; c < dv; c++) {
+            is_bad |= santa__is_nan((float)acc[c]);
+            santa__store(p.a.out.dtype, out + c * stride[3] * size, (float)acc[c]);
+        }
         if (p.a.lse) p.a.lse[i] = lse;
         if (p.a.std_error)
-            p.a.std_error[i] = santa__is_nan(lse) ? lse
-                               : !doubles         ? 0.0f
+            p.a.std_error[i] = is_bad     ? santa__nan()
+                               : !doubles ? 0.0f
                                : santa__join_errors(&p.o, (double *)(void *)(all + first) + i * doubles,
                                                     floats / 2, dv, acc);
-        for (c = 0; c < dv && p.a.std_error; c++)
-            if (santa__is_nan((float)acc[c])) p.a.std_error[i] = santa__nan();
         if (p.o.vattention.audit && santa__has_traits(&p.o, SANTA_ADAPTS))
             santa__join_audits(p.o.vattention.audit + i, &p, all + rows * (dv + 1) + i, floats, lse);
     }

@@ -259,8 +259,8 @@ struct params {
     int vector_q, vector_v;                         /* rows are 16-byte pieces; q has 16 bits */
     int batch, heads, group, slices, dv;            /* slices: of a group, each a kernel's pass */
     int blocks, splits;                             /* of 64 keys in capacity; that a row has at most */
-    /* rows of at most so many have the smallest splits, and 16 bits higher the next ones: another line of
-       constants costs k_dense 1 to 4 % */
+    /* rows of at most so many have the smallest splits, and 16 bits higher the next ones: another
+       line of constants costs k_dense 1 to 4 % */
     int short_keys;
     const int *table;                               /* [batch, table_stride]: a sequence's pages, or NULL */
     i64 table_stride;
@@ -3360,8 +3360,8 @@ __device__ __forceinline__ void comb::keep(memory &s, int k, int, float2, double
 __device__ __forceinline__ void comb::settle(const params &, scan_memory<comb> &, const gather_head &,
                                              portion &) { }
 
-/* The block where position t in the mass of all keys falls. `earlier`: a position before it, of which
-   there will be how far it is behind the block's begin: below 0 where it fell before. */
+/* The block where position t in the mass of all keys falls. `earlier`: a position before it, of
+   which there will be how far it is behind the block's begin: below 0 where it fell before. */
 __device__ __forceinline__ place place_at(scan_memory<comb> &s, const gather_head &x, double t,
                                           double &earlier) {
     double reached = 0.0, below = 0.0;
@@ -8292,8 +8292,8 @@ __device__ __forceinline__ void exchange(unsigned &a, unsigned &b, bool now) {
    16 or 32 keys: by four or two). Row r of the M side holds keys 8 r + (i ^ r), i = 0 .. 7 by step
    and half: a lane ends with adjacent keys, and ldmatrix meets no bank conflict. The centre's
    product takes q in two parts of 8 bits.
-   Of 8 slots for heads groups of up to four leave half: there each lane has one head, in its even
-   slot, and in the odd one the second part of that head's q, for the centre.
+   Of 8 slots for heads groups of up to four leave half: there each lane has one head, in its
+   even slot, and in the odd one the second part of that head's q, for the centre.
    Codes of a byte's upper half are multiplied where they are, as sixteenfold ones.
    Grid: p.proxy_chunks CTAs for each KV head and slice, of p.chunk_blocks each; among them, early,
    p.fixed_ctas for the keys that are read exactly.
@@ -8499,7 +8499,7 @@ k_proxy_scores(const __grid_constant__ params p) {
         const unsigned at = mine + (unsigned)(slot * p.slot_bytes);
         const char *here = (const char *)slots + (at - (unsigned)__cvta_generic_to_shared(slots));
         barrier_wait(full + 8 * slot, phase);
-        /* rows 0 .. 7 of the left side are the centre of two groups' lower halves, 8 .. 15 of the upper */
+        /* the centre: rows 0 .. 7 of a left side are two groups' lower halves, 8 .. 15 the upper */
         int sums[4][4] = {}, centre[2][2];
         const auto centre_sums = [&](auto products) {
 #pragma unroll
@@ -8806,7 +8806,8 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
             __syncthreads();
         }
 #pragma unroll 1
-        for (int i0 = 0; i0 < n; i0 += threads / 2) {  /* two lanes to a key, every other 8 features each */
+        /* two lanes to a key, every other 8 features each */
+        for (int i0 = 0; i0 < n; i0 += threads / 2) {
             const int i = min(i0 + tid / 2, n - 1), half = tid & 1, j = key_at(i);
             const i64 at = row_offset(p, p.k_stride, b, j);
             const char *row = staged ? stage + i * row_bytes
@@ -9486,8 +9487,8 @@ __device__ __noinline__ void finish_of_ranks(const params &p, proxy_gather_memor
 
 /* Draws of one query head from the scores of the copy, their rows of K and V, the weights, the
    guard: out and lse.
-   Grid: (query head, batch, portion of the draws). A CTA of 8 warps, or of 4 where many CTAs wait for
-   room, each of which does what two of 8 do, in their order:
+   Grid: (query head, batch, portion of the draws). A CTA of 8 warps, or of 4 where many CTAs wait
+   for room, each of which does what two of 8 do, in their order:
      scan     as k_gather; the keys read exactly join the total
      draw     a lane per tooth of the comb, 16 a warp of 8; a key is its first tooth's
      weigh    the drawn rows of K against q: e^s against e^s^
@@ -9761,7 +9762,8 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         rows_of.weight[lane] = p.v_scales.data && taken ? w * scale_of(p, p.v_scales, b, kv, j) : w;
         __syncwarp();
 #pragma unroll 1
-        for (int ch = 0; ch < 2 && (two || 128 * ch < p.dv); ch++) {  /* of V's columns, or of the rows */
+        /* of V's columns, or of the rows */
+        for (int ch = 0; ch < 2 && (two || 128 * ch < p.dv); ch++) {
             float part[1][4] = { { 0.0f, 0.0f, 0.0f, 0.0f } };
             const int from = two ? 16 * ch : 0, column = two ? 0 : 128 * ch,
                       rows = 32 - __clz((int)(two ? all_taken >> from & 0xffffu : all_taken));
@@ -15833,8 +15835,8 @@ dim3 list_grid(const call &c, extent e) {
 
 template <typename K> cudaError_t launch_list_rows(const call &c, bool overlap) {
     extent e = c.g.list;
-    /* where all lists are as long as they can be, the next part's K comes beside the sums; a caller's,
-       too, and if two CTAs a multiprocessor can have them all, these do */
+    /* where all lists are as long as they can be, the next part's K comes beside the sums; a
+       caller's, too, and if two CTAs a multiprocessor can have them all, these do */
     const bool callers = c.p.list && !c.p.list_lens && !c.p.va.rows;
     const i64 lists = e.y * e.z, room = 2 * (i64)c.card.multiprocessors, each = room / lists;
     if (c.p.method == SANTA_TOP_K || (callers && !each)) {
@@ -16293,7 +16295,7 @@ santa_status measure_proxy(const santa_problem *problem, geometry *g) {
     g->work = g->fixed + g->items * g->blocks;      /* CTAs, at most */
     if (g->together == 1) {                         /* k_proxy_gather */
         g->draws = g->samples;
-        g->portions = ceil_div(g->draws, 128);
+        g->portions = ceil_div(g->draws, PROXY_DRAWS);
         g->gather = { g->heads, g->batch, g->portions };
         if (!fits(g->gather)) return SANTA_ERR_BACKEND_SIZE;
     }

@@ -767,8 +767,8 @@ static void bench_dense(timer &t, int batch, int n, const dense_case &x, int run
                     (void *)table}) CUDA(cudaFree(p));
 }
 
-/* A caller's list of `most` keys for each KV head, one from each most'th part of the context, against
-   reading as many bytes in one piece. */
+/* A caller's list of `most` keys for each KV head, one from each most'th part of the context,
+   against reading as many bytes in one piece. */
 static void bench_lists(timer &t, int batch, int n, int most, int runs, FILE *csv) {
     const size_t elements = (size_t)batch * n * KV_HEADS * DIM, lists = (size_t)batch * KV_HEADS,
                  bytes = lists * most * DIM * 2 * 2;
@@ -812,7 +812,8 @@ static void bench_lists(timer &t, int batch, int n, int most, int runs, FILE *cs
     const auto times = t.in_turns(calls, runs);
     double busy = 0.0;
     const double once = t.middle(times[0]), us = t.middle(times[1]);
-    printf("%3d x %6d, %4d keys a list: %8.1f us, %5.2f TB/s", batch, n, most, us, (double)bytes / us * 1e-6);
+    printf("%3d x %6d, %4d keys a list: %8.1f us, %5.2f TB/s", batch, n, most, us,
+           (double)bytes / us * 1e-6);
     print_ratio(ratio(times[1], times[0], &busy), "reading as much");
     printf("\n");
     print_verdict(busy);

@@ -10,8 +10,9 @@
 FEW="--quick methods_and_stashes cpu/types gpu/errors cuda_errors saap_limits steps_edges scales_errors
      items_means coded_buckets"
 EMULATED="--quick methods_and_stashes cpu/types head_dims groups paged extras nan_in_k graphs gpu/errors
-          cuda_errors proxy_redo gpu_lists left_padding std_errors gpu_steps gpu_saap va_short_rows va_exact va_poison
-          va_nan va_errors gpu_prefill scales_errors items_of_many_heads items_means coded_budgets coded_buckets"
+          cuda_errors proxy_redo gpu_lists left_padding std_errors gpu_steps gpu_saap va_short_rows va_exact
+          va_poison va_nan va_errors gpu_prefill scales_errors items_of_many_heads items_means
+          coded_budgets coded_buckets"
 # Under sanitizers, where each takes five times as long.
 SANITIZED="--quick methods_and_stashes cpu/types head_dims groups paged extras nan_in_k graphs gpu/errors
            cuda_errors gpu_lists std_errors gpu_steps saap_limits saap_graphs va_exact va_poison va_nan va_errors

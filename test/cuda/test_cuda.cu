@@ -889,7 +889,7 @@ static void std_errors(void) {
         CHECK_MSG(wrong == 0, "%s: %lld errors", santa_method_name(m), (long long)wrong);
     }
 
-    /* nor of an out that is NaN because of V, though no draw was off; column 70 of 80 is not the first */
+    /* so has one whose out is NaN because of V, though no draw was off; column 70 is not the first */
     s.head_dim_v = 80;
     problem spoilt(s);
     spoilt.a.std_error = spoilt.std_error;

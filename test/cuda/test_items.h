@@ -229,8 +229,8 @@ static void items_of_short_rows(void) {
     }
 }
 
-/* Draws from a copy: of many heads by CTAs of 4 warps, of few by CTAs of 8; rescued heads, and those done
-   again by exact attention, too. */
+/* Draws from a copy: of many heads by CTAs of 4 warps, of few by CTAs of 8; rescued heads, and
+   those done again by exact attention, too. */
 static void items_of_many_heads(void) {
     NEED_DEVICE();
     test_rng r = test_rng_make(86);

@@ -176,8 +176,8 @@ struct behind { u64 *barrier; std::vector<copy> copies; long long bytes; int arr
 /* A variable of shared memory: pages of its own, so that what is behind them faults. */
 struct shared_slot { char *at; size_t bytes; u64 cta; };
 
-/* What a CTA has of its own. In a cluster one runs until all of its threads wait for the others; then
-   another one's takes its place, and its shared memory, which has the same addresses. */
+/* What a CTA has of its own. In a cluster one runs until all of its threads wait for the others;
+   then another one's takes its place, and its shared memory, which has the same addresses. */
 enum { MOST_CTAS = 8 };
 struct cta_state {
     unsigned left = 0, ready_warps = 0, fibers_made = 0, turn = 0;
@@ -618,7 +618,8 @@ inline void shared_limits(place at) {
         fail(at, "%zu bytes of dynamic shared memory were not asked for", state.dynamic);
 }
 
-/* All variables; what CTAs of a cluster that do not run have in them: the dynamic memory, then these. */
+/* All variables; what CTAs of a cluster that do not run have in them: the dynamic memory, then
+   these. */
 inline std::deque<shared_slot> slots;
 inline shared_slot &make_slot(size_t bytes, size_t align) {
     slots.push_back({place_shared(bytes, align), bytes, 0});
@@ -863,8 +864,8 @@ inline bool run_ctas(dim3 first) {
     return true;
 }
 
-/* Runs the CTAs of a cluster, which are neighbours from `first` on; false if one failed: then all have new
-   threads next time. */
+/* Runs the CTAs of a cluster, which are neighbours from `first` on; false if one failed: then all
+   have new threads next time. */
 inline bool run_cluster(dim3 first) {
     if (run_ctas(first)) return true;
     state.fibers_made = 0;
