@@ -579,7 +579,7 @@ static void standard_error_edges(void) {
             CHECK_MSG(p.std_error[0] < 1e-3f, "%s: %g", santa_method_name(o.method),
                       (double)p.std_error[0]);
     }
-    for (int64_t i = 0; i < 100; i++) p.v[i * 8 + 3] = NAN;  /* no error is known of what is none */
+    for (int64_t i = 0; i < 100; i++) p.v[i * 8 + 3] = (double)test_nan();  /* nor an error of NaN */
     ref_write(&p);
     for (int m = -1; m < 5; m++) {
         const santa_options o = m < 0 ? ref_options(SANTA_DENSE, 0, 6) : ref_options(sampled(m), 20, 6);
