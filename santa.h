@@ -518,12 +518,12 @@
    SANTA_NO_SIMD          scalar code only
    SANTA_FILENAME         this file's name, default "santa.h": it includes itself for each
                           instruction set
-   x86-64 (gcc, clang): scalar, AVX2 + FMA, AVX-512 (F, BW, DQ, VL, VNNI), chosen at run time
-   without any flag; arm64: NEON. Other compilers and machines run the scalar code: WebAssembly
-   (clang) does, MSVC was never tried. Where q and k are both bf16 and head_dim is a multiple of
-   32, AVX-512 CPUs with BF16 (but Intel's, which are slower that way) and arm64 compilers told of
-   it (-march=armv8.2-a+bf16) multiply them as they are, two at once: products are exact, sums
-   f32, so give a bf16 model's q as bf16. Numbers below 1.2e-38 are 0 there.
+   x86-64 (gcc, clang, MinGW-w64): scalar, AVX2 + FMA, AVX-512 (F, BW, DQ, VL, VNNI), chosen at
+   run time without any flag; arm64: NEON. Other compilers and machines run the scalar code:
+   WebAssembly (clang) does, MSVC was never tried. Where q and k are both bf16 and head_dim is a
+   multiple of 32, AVX-512 CPUs with BF16 (but Intel's, which are slower that way) and arm64
+   compilers told of it (-march=armv8.2-a+bf16) multiply them as they are, two at once: products
+   are exact, sums f32, so give a bf16 model's q as bf16. Numbers below 1.2e-38 are 0 there.
 */
 #ifndef SANTA_H
 #define SANTA_H
@@ -1977,6 +1977,7 @@ typedef struct santa__kernels {
    vfrom(x, limit, y) = x >= limit ? y : 0     vbad(x): nonzero if NaN or +inf is in it
    vtotal, vtop: sum and maximum of the lanes
    vsums(x, out): out[i] = sum of the lanes of x[i], i < SANTA__KEEP_K
+   vtotals(x): vtotal of x[i] in lane i, the same bits
    vrow(t, row, c): features c .. of a row of K or V as floats, of e4m3 1/256 of them
    (santa__unit); c a multiple of SANTA__LANES
    vquants(k, q, less, n): products of n <= SANTA__QUANTS blocks of q8_0 and q's int8, added up
@@ -2159,6 +2160,12 @@ SANTA__INLINE float santa__vtotal_scalar(santa__v8 x) {
     float f[8];
     santa__vput_scalar(f, x);
     return ((f[0] + f[4]) + (f[2] + f[6])) + ((f[1] + f[5]) + (f[3] + f[7]));
+}
+SANTA__INLINE santa__v8 santa__vtotals_scalar(const santa__v8 *x) {
+    float f[8];
+    int i;
+    for (i = 0; i < 8; i++) f[i] = santa__vtotal_scalar(x[i]);
+    return santa__vget_scalar(f);
 }
 SANTA__INLINE float santa__vtop_scalar(santa__v8 x) {
     float f[8], m;
@@ -2353,6 +2360,13 @@ SANTA__INLINE void santa__vsums_avx2(const __m256 *x, float *out) {
                      _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31)));
     _mm_storeu_ps(out + 8, _mm_add_ps(_mm256_castps256_ps128(c), _mm256_extractf128_ps(c, 1)));
 }
+SANTA__INLINE __m256 santa__vhalves_avx2(__m256 a, __m256 b) { /* half 0+1 of a, then of b */
+    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+}
+SANTA__INLINE __m256 santa__vtotals_avx2(const __m256 *x) {
+    return santa__vsums4_avx2(santa__vhalves_avx2(x[0], x[4]), santa__vhalves_avx2(x[1], x[5]),
+                              santa__vhalves_avx2(x[2], x[6]), santa__vhalves_avx2(x[3], x[7]));
+}
 SANTA__INLINE __m256 santa__vrow_avx2(santa_dtype t, const char *row, int64_t c) {
     if (t == SANTA_F32) return _mm256_loadu_ps((const float *)(const void *)(row + 4 * c));
     if (t == SANTA_F16)
@@ -2517,6 +2531,16 @@ SANTA__INLINE void santa__vsums_avx512(const __m512 *x, float *out) {
     __m512 c = santa__vsums4_avx512(x[8], x[9], x[10], x[11]),
            d = santa__vsums4_avx512(x[12], x[13], x[14], x[15]);
     _mm512_storeu_ps(out, santa__vfold_avx512(santa__vfold_avx512(a, b), santa__vfold_avx512(c, d)));
+}
+/* Quarters (0+2) + (1+3) of x[0], x[4], x[8], x[12]. */
+SANTA__INLINE __m512 santa__vhalves_avx512(const __m512 *x) {
+    return santa__vfold_avx512(
+        _mm512_add_ps(_mm512_shuffle_f32x4(x[0], x[4], 0x44), _mm512_shuffle_f32x4(x[0], x[4], 0xee)),
+        _mm512_add_ps(_mm512_shuffle_f32x4(x[8], x[12], 0x44), _mm512_shuffle_f32x4(x[8], x[12], 0xee)));
+}
+SANTA__INLINE __m512 santa__vtotals_avx512(const __m512 *x) {
+    return santa__vsums4_avx512(santa__vhalves_avx512(x), santa__vhalves_avx512(x + 1),
+                                santa__vhalves_avx512(x + 2), santa__vhalves_avx512(x + 3));
 }
 SANTA__INLINE __m512 santa__vrow_avx512(santa_dtype t, const char *row, int64_t c) {
     if (t == SANTA_F32) return _mm512_loadu_ps((const float *)(const void *)(row + 4 * c));
@@ -2688,6 +2712,9 @@ SANTA__INLINE void santa__vsums_neon(const float32x4_t *x, float *out) {
     int i;
     for (i = 0; i < SANTA__KEEP_K; i += 4)
         vst1q_f32(out + i, vpaddq_f32(vpaddq_f32(x[i], x[i + 1]), vpaddq_f32(x[i + 2], x[i + 3])));
+}
+SANTA__INLINE float32x4_t santa__vtotals_neon(const float32x4_t *x) {
+    return vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3]));
 }
 SANTA__INLINE float32x4_t santa__vrow_neon(santa_dtype t, const char *row, int64_t c) {
     if (t == SANTA_F32) { float f[4]; memcpy(f, row + 4 * c, sizeof f); return vld1q_f32(f); }
@@ -11568,16 +11595,6 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
 /* ============================================================ >>kernels-body */
 #ifdef SANTA__ISA                            /* this file, included by itself once per instruction set */
 
-/* The features from c on of a row of d, then zeros. */
-SANTA__INLINE SANTA__V SANTA__ISA(vrow_part)(santa_dtype t, const char *row, int64_t c, int64_t d) {
-    char tmp[4 * SANTA__LANES] = {0};
-    if (c + SANTA__LANES > d) {
-        row = (const char *)memcpy(tmp, row + santa__bytes(t, c), (size_t)santa__bytes(t, d - c));
-        c = 0;
-    }
-    return SANTA__ISA(vrow)(t, row, c);
-}
-
 /* Features c .. of n rows, or n vectors of one row from there on. A type that is known only at run
    time is tested once for all of them, one by one: a jump through a table costs more. */
 SANTA__INLINE void SANTA__ISA(vrows)(santa_dtype t, const char *const *row, int64_t at, int64_t c, int n,
@@ -11609,25 +11626,72 @@ SANTA__INLINE void SANTA__ISA(vcolumns)(santa_dtype t, const char *row, int64_t 
     for (i = 0; i < n; i++) x[i] = SANTA__ISA(vset)(0.0f);            /* no such type */
 }
 
+/* Features c .. of n <= SANTA__LANES rows of d features, then zeros, a vector each. Copies what is
+   no whole vector, of all rows before it reads one: a load waits for stores to what it loads. */
+SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(vrows_part)(santa_dtype t, const char *const *row, int n,
+                                                                 int64_t at, int64_t c, int64_t d,
+                                                                 SANTA__V *x) {
+    char copy[SANTA__LANES][4 * SANTA__LANES];
+    const char *from[SANTA__LANES];
+    const int64_t bytes = santa__bytes(t, SANTA__MIN(d - c, (int64_t)SANTA__LANES));
+    int i;
+    for (i = 0; i < SANTA__LANES; i++) from[i] = row[SANTA__MIN(i, n - 1)] + at;
+    if (c + SANTA__LANES > d) {
+        memset(copy, 0, sizeof copy);
+        for (i = 0; i < n; i++) {
+            const char *f = from[i] + santa__bytes(t, c);
+            char *to = copy[i];
+#define SANTA__COPY(size) \
+    if (bytes & (size)) { memcpy(to, f, size); to += (size); f += (size); }
+            SANTA__COPY(32)
+            SANTA__COPY(16)
+            SANTA__COPY(8)
+            SANTA__COPY(4)
+            SANTA__COPY(2)
+            SANTA__COPY(1)
+#undef SANTA__COPY
+        }
+        for (i = 0; i < SANTA__LANES; i++) from[i] = copy[i];
+        c = 0;
+    }
+#define SANTA__X(id, name, bytes, numbers)                                                                 \
+    if (t == SANTA_##id)                                                                                   \
+        for (i = 0; i < SANTA__LANES; i++) x[i] = SANTA__ISA(vrow)(SANTA_##id, from[i], c);
+    SANTA_DTYPE_LIST(SANTA__X)
+#undef SANTA__X
+}
+
 /* Adds the products of the features behind the last whole strip to all scores, which then get
    their unit. In a pass of its own, since a call among the products costs them registers. */
 SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(dot_rest)(santa_dtype t, const char *const *row, int n,
                                                                int64_t d, const santa__queries *x) {
     const int64_t whole = d / SANTA__PACK * SANTA__PACK;
     int64_t h, g, c;
-    int i;
+    int i, k;
     for (h = 0; h < x->heads; h++)
-        for (i = 0; i < n; i++)
+        for (i = 0; i < n; i += SANTA__LANES)
             for (c = whole; c < d; c += SANTA__LANES) {
-                const char *r = row[i] + x->at + h * x->k_step,
-                           *q = x->q + h * x->q_step + whole / SANTA__PACK * x->q_strip;
-                const SANTA__V y = SANTA__ISA(vrow_part)(t, r, c, d);
-                for (g = 0; g < x->group; g++) {
-                    const SANTA__V z = SANTA__ISA(vget)((const float *)(const void *)(q + g * SANTA__PACKED)
-                                                        + (c - whole));
-                    float *s = x->s + h * x->s_step + g * x->s_stride + i;
-                    *s += SANTA__ISA(vtotal)(SANTA__ISA(vmul)(y, z));
-                    if (c + SANTA__LANES >= d) *s *= santa__unit(t);
+                const int few = SANTA__MIN(n - i, SANTA__LANES);
+                const char *q = x->q + h * x->q_step + whole / SANTA__PACK * x->q_strip;
+                const SANTA__V unit = SANTA__ISA(vset)(c + SANTA__LANES >= d ? santa__unit(t) : 1.0f);
+                SANTA__V y[SANTA__LANES], sum[SANTA__LANES];
+                SANTA__ISA(vrows_part)(t, row + i, few, x->at + h * x->k_step, c, d, y);
+                for (g = 0; g < x->group; g++, q += SANTA__PACKED) {
+                    const SANTA__V z = SANTA__ISA(vget)((const float *)(const void *)q + (c - whole));
+                    float *s = x->s + h * x->s_step + g * x->s_stride + i, part[SANTA__LANES];
+                    SANTA__UNROLL
+                    for (k = 0; k < SANTA__LANES; k++) sum[k] = SANTA__ISA(vmul)(y[k], z);
+                    sum[0] = SANTA__ISA(vtotals)(sum);
+                    if (few == SANTA__LANES)
+                        SANTA__ISA(vput)
+                        (s, SANTA__ISA(vmul)(SANTA__ISA(vadd)(SANTA__ISA(vget)(s), sum[0]), unit));
+                    else {
+                        memset(part, 0, sizeof part);
+                        memcpy(part, s, (size_t)few * sizeof *s);
+                        SANTA__ISA(vput)
+                        (part, SANTA__ISA(vmul)(SANTA__ISA(vadd)(SANTA__ISA(vget)(part), sum[0]), unit));
+                        memcpy(s, part, (size_t)few * sizeof *s);
+                    }
                 }
             }
 }
@@ -12078,19 +12142,20 @@ SANTA__INLINE void SANTA__ISA(accumulate_columns)(santa_dtype t, float unit, con
 SANTA__TARGET static void SANTA__ISA(accumulate_rest)(santa_dtype t, float unit, const char *const *row,
                                                       int n, int64_t dv, int64_t c, int heads, int64_t g0,
                                                       const santa__weights *x) {
-    int i, g;
+    int i, u, g;
     for (; c < dv; c += SANTA__LANES) {
         const int lanes = (int)SANTA__MIN(dv - c, (int64_t)SANTA__LANES);
         SANTA__V sum[4];
         for (g = 0; g < heads; g++) sum[g] = SANTA__ISA(vset)(0.0f);
-        for (i = 0; i < n; i++) {
-            const char *r = row[i] + x->at;
-            const SANTA__V f = SANTA__ISA(vrow_part)(t, r, c, dv);
+        for (i = 0; i < n; i += SANTA__LANES) {
+            const int few = SANTA__MIN(n - i, SANTA__LANES);
+            SANTA__V f[SANTA__LANES];
             if (c == 0 && !(SANTA__BY_STRIP && t == SANTA_F32))
-                SANTA__PREFETCH(row[i + SANTA__AHEAD] + x->at);
+                for (u = 0; u < few; u++) SANTA__PREFETCH(row[i + u + SANTA__AHEAD] + x->at);
+            SANTA__ISA(vrows_part)(t, row + i, few, x->at, c, dv, f);
             for (g = 0; g < heads; g++) {
-                const SANTA__V y = SANTA__ISA(vset)(x->w[(g0 + g) * x->w_stride + i]);
-                sum[g] = SANTA__ISA(vfma)(f, y, sum[g]);
+                const float *w = x->w + (g0 + g) * x->w_stride + i;
+                for (u = 0; u < few; u++) sum[g] = SANTA__ISA(vfma)(f[u], SANTA__ISA(vset)(w[u]), sum[g]);
             }
         }
         for (g = 0; g < heads; g++) {                                 /* rounded as in accumulate_columns */

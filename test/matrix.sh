@@ -191,7 +191,8 @@ mingw() {
 
 mingw_run() {
     need x86_64-w64-mingw32-gcc wine
-    mingw && limited wine "$dir/test.exe" --quick
+    whole x86_64-w64-mingw32-gcc c99 -O2 -D__USE_MINGW_ANSI_STDIO=1 || return 1
+    WINEDEBUG=-all WINEPREFIX=$(cd "$dir" && pwd)/wine limited wine "$dir/test.exe" --quick
 }
 
 # WebAssembly by clang alone; run where node is.

@@ -919,7 +919,7 @@ static void overwritten(void) {
         void *work = test_alloc(bytes);
         CHECK_STATUS(santa_decode(&x.p.a, &o, work, bytes, &stats), SANTA_OK);
         for (int64_t h = 0; h < 4; h++)
-            CHECK_MSG(isnan(ref_get(&x.p.a.out, 0, 0, h, 0)) == (h < 2), "head %d", (int)h);
+            CHECK_MSG((isnan(ref_get(&x.p.a.out, 0, 0, h, 0)) != 0) == (h < 2), "head %d", (int)h);
         free(work);
         release(&x);
     }
