@@ -1985,9 +1985,9 @@ typedef struct santa__kernels {
    vscales(k, n): the blocks' scales, in the lanes where vquants has their sums
    vints(p): int8 as floats; vbytes(p, x): stores whole numbers 0 .. 255 as bytes
    vswap(x, n): lane i ^ n in lane i, n = 1, 2, 4 .. below SANTA__LANES
-   codes(bits, codes, step, chunks, q, stride, heads, out): sums over the features of a copied
-   key's code times q's int8, for 16 keys and 4 heads or 1, as floats; step: bytes from chunk to
-   chunk, stride: from head to head
+   codes(bits, codes, step, chunks, ahead, q, stride, heads, out): sums over the features of a
+   copied key's code times q's int8, for 16 keys and 4 heads or 1, as floats; step: bytes from
+   chunk to chunk, ahead: from a line to one that it sends for, stride: from head to head
    vpairs(x, k, q), where SANTA__DOT_BF16: x + k[2i] q[2i] + k[2i + 1] q[2i + 1] of 2
    SANTA__LANES bf16 in lane i
    vpair(a, b), there: a and b rounded to bf16, a[i] and b[i] in lane i
@@ -2217,7 +2217,8 @@ SANTA__INLINE void santa__vbytes_scalar(char *p, santa__v8 x) {
     for (i = 0; i < 8; i++) p[i] = (char)(unsigned char)(int)f[i];
 }
 SANTA__INLINE void santa__codes_scalar(int bits, const char *codes, int64_t step, int64_t chunks,
-                                       const char *q, int64_t stride, int heads, float *out) {
+                                       int64_t ahead, const char *q, int64_t stride, int heads,
+                                       float *out) {
     const int mask = (1 << bits) - 1;
     int64_t c;
     int k, i, part;
@@ -2225,9 +2226,11 @@ SANTA__INLINE void santa__codes_scalar(int bits, const char *codes, int64_t step
     for (k = 0; k < 16; k++, codes += 16) {
         const signed char *y = (const signed char *)q;
         int sum = 0;
-        for (c = 0; c < chunks; c++)
+        for (c = 0; c < chunks; c++) {
+            SANTA__PREFETCH(codes + c * step + ahead);
             for (part = 0; part < 8; part += bits, y += 16)
                 for (i = 0; i < 16; i++) sum += ((unsigned char)codes[c * step + i] >> part & mask) * y[i];
+        }
         out[k] = (float)sum;
     }
 }
@@ -2429,7 +2432,7 @@ SANTA__INLINE void santa__vbytes_avx2(char *p, __m256 x) {
 }
 /* Four keys at a time, two in a vector; a chunk's products fit into 16 bits. */
 SANTA__INLINE void santa__codes_avx2(int bits, const char *codes, int64_t step, int64_t chunks,
-                                     const char *q, int64_t stride, int heads, float *out) {
+                                     int64_t ahead, const char *q, int64_t stride, int heads, float *out) {
     const __m256i mask = _mm256_set1_epi8((char)((1 << bits) - 1)), ones = _mm256_set1_epi16(1);
     const int parts = 8 / bits;
     int k, g, part, v;
@@ -2441,6 +2444,7 @@ SANTA__INLINE void santa__codes_avx2(int bits, const char *codes, int64_t step, 
         for (g = 0; g < 8; g++) sum[g] = _mm256_setzero_si256();
         for (c = 0; c < chunks; c++, x += step, y += 128 / bits) {
             __m256i pair[2], both[8];
+            SANTA__PREFETCH(x + ahead);
             SANTA__UNROLL
             for (v = 0; v < 2; v++)
                 pair[v] = _mm256_loadu_si256((const __m256i *)(const void *)(x + 32 * v));
@@ -2624,7 +2628,8 @@ SANTA__INLINE void santa__vbytes_avx512(char *p, __m512 x) {
     _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
 }
 SANTA__INLINE void santa__codes_avx512(int bits, const char *codes, int64_t step, int64_t chunks,
-                                       const char *q, int64_t stride, int heads, float *out) {
+                                       int64_t ahead, const char *q, int64_t stride, int heads,
+                                       float *out) {
     const __m512i mask = _mm512_set1_epi8((char)((1 << bits) - 1));
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     const int parts = 8 / bits;
@@ -2647,6 +2652,8 @@ SANTA__INLINE void santa__codes_avx512(int bits, const char *codes, int64_t step
             SANTA__UNROLL
             for (v = 0; v < 4; v++) {
                 const __m512i code = _mm512_and_si512(four[v], mask);
+                if (v % parts == 0) SANTA__PREFETCH(codes + ahead + 64 * ((4 * part + v) / parts));
+                SANTA__KEEP_ORDER();             /* a line at a time, or the CPU drops some */
                 SANTA__UNROLL
                 for (g = 0; g < heads; g++)
                     sum[4 * g + v] = _mm512_dpbusd_epi32(sum[4 * g + v], code, y[g]);
@@ -2814,7 +2821,7 @@ SANTA__INLINE int32x4_t santa__add_codes_neon(int32x4_t x, int8x16_t a, int8x16_
 #endif
 }
 SANTA__INLINE void santa__codes_neon(int bits, const char *codes, int64_t step, int64_t chunks,
-                                     const char *q, int64_t stride, int heads, float *out) {
+                                     int64_t ahead, const char *q, int64_t stride, int heads, float *out) {
     const uint8x16_t mask = vdupq_n_u8((uint8_t)((1 << bits) - 1));
     const int parts = 8 / bits;
     int k, g, part, v;
@@ -2825,6 +2832,7 @@ SANTA__INLINE void santa__codes_neon(int bits, const char *codes, int64_t step, 
         SANTA__UNROLL
         for (g = 0; g < 4 * heads; g++) sum[g] = vdupq_n_s32(0);
         for (c = 0; c < chunks; c++, x += step, y += 128 / bits) {
+            SANTA__PREFETCH(x + ahead);
             SANTA__UNROLL
             for (part = 0; part < parts; part++) {
                 const int8x16_t down = vdupq_n_s8((int8_t)(-part * bits));
@@ -12258,11 +12266,13 @@ SANTA__TARGET static void SANTA__ISA(accumulate)(santa_dtype t, const char *cons
 SANTA__INLINE void SANTA__ISA(copied_heads)(int bits, const char *block, const santa__format *f, int heads,
                                             int64_t g, const santa__copied *x) {
     const float *q = x->q + g * f->features;
+    const int64_t ahead = g == 0 ? f->bytes : 0;                      /* the next block comes once */
     SANTA__V sum[4];
     float scale, gain[SANTA_BLOCK], total[4], out[4 * 16];
     int64_t c, i;
     int h;
     memcpy(&scale, block + f->scale, sizeof scale);
+    for (c = f->gains; c < ahead; c += 64) SANTA__PREFETCH(block + ahead + c);
     SANTA__UNROLL
     for (h = 0; h < heads; h++) sum[h] = SANTA__ISA(vset)(0.0f);
     for (c = 0; c < f->features; c += SANTA__LANES) {
@@ -12279,10 +12289,8 @@ SANTA__INLINE void SANTA__ISA(copied_heads)(int bits, const char *block, const s
     }
     for (i = 0; i < f->keys; i += 16) {
         const char *codes = block + 16 * i;
-        for (c = 0; c < f->chunks && g == 0; c++)                     /* the same of the next block */
-            for (h = 0; h < 256; h += 64) SANTA__PREFETCH(codes + f->bytes + c * 16 * f->keys + h);
-        SANTA__ISA(codes)(bits, codes, 16 * f->keys, f->chunks, x->codes + g * f->features, f->features,
-                          heads, out);
+        SANTA__ISA(codes)(bits, codes, 16 * f->keys, f->chunks, ahead, x->codes + g * f->features,
+                          f->features, heads, out);
         for (h = 0; h < heads; h++) {
             const SANTA__V unit = SANTA__ISA(vset)(x->unit[g + h]), less = SANTA__ISA(vset)(x->less[g + h]);
             for (c = 0; c < 16; c += SANTA__LANES) {
