@@ -1522,7 +1522,16 @@ static float santa__neg_inf(void) { return santa__from_bits(0xff800000u); }
 /* By bits, because -ffast-math removes isnan(). */
 static int santa__is_nan(float f) { return (santa__bits(f) & 0x7fffffffu) > 0x7f800000u; }
 static int santa__not_finite(float f) { return (santa__bits(f) & 0x7f800000u) == 0x7f800000u; }
-static int santa__nan_or_plus_inf(float f) { return santa__is_nan(f) || santa__bits(f) == 0x7f800000u; }
+static int santa__nan_or_plus_inf(float f) { return santa__is_nan(f) | (santa__bits(f) == 0x7f800000u); }
+/* NaN or +infinity among n numbers; in eights, which compilers make vectors of. */
+static int santa__has_bad(const float *f, int64_t n) {
+    int64_t i;
+    int bad = 0, k;
+    for (i = 0; i + 8 <= n; i += 8)
+        for (k = 0; k < 8; k++) bad |= santa__nan_or_plus_inf(f[i + k]);
+    for (; i < n; i++) bad |= santa__nan_or_plus_inf(f[i]);
+    return bad;
+}
 static int santa__not_finite_d(double d) {
     uint64_t u;
     memcpy(&u, &d, 8);
@@ -5449,35 +5458,35 @@ static uint32_t santa__sortable(float f) {                            /* unsigne
     return u & 0x80000000u ? 0u - u : u | 0x80000000u;                  /* -0 is 0 */
 }
 
+static float santa__unsortable(uint32_t u) {
+    if (u < 0x00800000u) return santa__neg_inf();                     /* a NaN, some come before that */
+    return santa__from_bits(u & 0x80000000u ? u & 0x7fffffffu : 0u - u);
+}
+
 /* The top of s[0..n) without sorting, by radix: everything above *threshold and the first *ties
-   equal to it. want counts keys, or mass relative to exp(m) when by_mass. Masked scores never
-   belong. tops: NULL, or the largest score of each block: a count of keys is all in the blocks
-   whose tops are among that many. */
-static void santa__select(const float *s, int64_t n, const float *tops, double want, int by_mass, float m,
-                          uint32_t *threshold, int64_t *ties) {
-    uint32_t value = 0, mask = 0, least = 0;
+   equal to it. want counts keys, or mass relative to exp(m) when by_mass. Leaves out what is below
+   floor, as are masked scores. */
+static void santa__radix(const float *s, int64_t n, float floor, double want, int by_mass, float m,
+                         uint32_t *threshold, int64_t *ties) {
+    uint32_t value = 0, mask = 0;
     int shift;
     *threshold = 0xffffffffu;
     *ties = 0;
-    if (tops && want < (double)(n / SANTA_BLOCK))
-        santa__select(tops, n / SANTA_BLOCK, NULL, want, 0, 0.0f, &least, ties);
-    if (least == 0xffffffffu) least = 0;                              /* every block is masked */
     for (shift = 24; shift >= 0; shift -= 8) {
         double sum[256] = {0.0};
         int64_t count[256] = {0}, i;
         int bucket, lowest = -1;
         for (i = 0; i < n; i++) {
-            uint32_t key = santa__sortable(s[i]);
-            if (least && i % SANTA_BLOCK == 0 && santa__sortable(tops[i / SANTA_BLOCK]) < least) {
-                i += SANTA_BLOCK - 1;
-                continue;
-            }
-            if (s[i] < SANTA__MASK_LIMIT || (key & mask) != value) continue;
+            uint32_t key;
+            if (s[i] < floor) continue;
+            key = santa__sortable(s[i]);
+            if ((key & mask) != value) continue;
             count[key >> shift & 255u]++;
-            sum[key >> shift & 255u] += by_mass ? exp((double)s[i] - (double)m) : 1.0;
+            if (by_mass) sum[key >> shift & 255u] += exp((double)s[i] - (double)m);
         }
         for (bucket = 255; bucket >= 0; bucket--) {
             if (!count[bucket]) continue;
+            if (!by_mass) sum[bucket] = (double)count[bucket];
             lowest = bucket;
             if (!(sum[bucket] < want)) break;
             want -= sum[bucket];
@@ -5495,20 +5504,85 @@ static void santa__select(const float *s, int64_t n, const float *tops, double w
     *threshold = value;
 }
 
-/* Whether score s is among those that santa__select chose, asked in ascending order of keys. */
-static int santa__selected(float s, uint32_t threshold, int64_t *ties) {
-    const uint32_t key = santa__sortable(s);
-    return s >= SANTA__MASK_LIMIT && (key > threshold || (key == threshold && (*ties)-- > 0));
+/* Scores that santa__select copies, at most, and those that it guesses from. */
+enum { SANTA__NEAR = 2048, SANTA__GUESSED_FROM = 1024 };
+
+/* From i on, a multiple of 8, the first eight scores that are not all below the floor, or the last
+   few. tops: NULL, or the largest score of each block. Compilers make vectors of it. */
+static int64_t santa__eight(const float *s, int64_t i, int64_t n, const float *tops, float floor) {
+    int any, k;
+    for (; i + 8 <= n; i += 8) {
+        if (tops && i % SANTA_BLOCK == 0 && tops[i / SANTA_BLOCK] < floor) i += SANTA_BLOCK - 8;
+        else {
+            for (any = 0, k = 0; k < 8; k++) any |= !(s[i + k] < floor);
+            if (any) break;
+        }
+    }
+    return i;
+}
+
+/* How many scores reach the floor; the first SANTA__NEAR of them. Writes each of an eight, over the
+   last one if that does not reach it: a jump for each would be guessed wrong too often. */
+static int64_t santa__near(const float *s, int64_t n, const float *tops, float floor, float *near) {
+    int64_t i = 0, count = 0, end;
+    while ((i = santa__eight(s, i, n, tops, floor)) < n)
+        for (end = SANTA__MIN(i + 8, n); i < end; i++) {
+            near[SANTA__MIN(count, SANTA__NEAR)] = s[i];
+            count += !(s[i] < floor);                                 /* a NaN counts, but is not chosen */
+        }
+    return count;
+}
+
+/* A floor that `want` scores reach, most likely few more: as many tops of blocks do, or as it looks
+   from scores at equal distances, with four standard deviations to spare. */
+static float santa__floor_of(const float *s, int64_t n, const float *tops, double want, float *near) {
+    uint32_t threshold = 0xffffffffu;
+    int64_t ties, i;
+    if (tops && want < (double)(n / SANTA_BLOCK))
+        santa__radix(tops, n / SANTA_BLOCK, SANTA__MASK_LIMIT, want, 0, 0.0f, &threshold, &ties);
+    else if (n >= 4 * SANTA__GUESSED_FROM && want < (double)(n / 8)) {
+        const double share = want / (double)n * SANTA__GUESSED_FROM, safe = share + 4.0 * sqrt(share) + 4.0;
+        for (i = 0; i < SANTA__GUESSED_FROM; i++) near[i] = s[i * n / SANTA__GUESSED_FROM];
+        santa__radix(near, i, SANTA__MASK_LIMIT, safe, 0, 0.0f, &threshold, &ties);
+    }
+    return threshold == 0xffffffffu ? SANTA__MASK_LIMIT
+                                    : SANTA__MAX(santa__unsortable(threshold), SANTA__MASK_LIMIT);
+}
+
+/* What santa__radix says. For a count of keys it looks at the top alone, where it can tell how far
+   down that goes. */
+static void santa__select(const float *s, int64_t n, const float *tops, double want, int by_mass, float m,
+                          uint32_t *threshold, int64_t *ties) {
+    float near[SANTA__NEAR + 1], floor = SANTA__MASK_LIMIT;
+    if (!by_mass) floor = santa__floor_of(s, n, tops, want, near);
+    if (floor > SANTA__MASK_LIMIT) {
+        const int64_t count = santa__near(s, n, tops, floor, near);
+        if ((double)count < want) floor = SANTA__MASK_LIMIT;
+        else if (count <= SANTA__NEAR) { s = near; n = count; }
+    }
+    santa__radix(s, n, floor, want, by_mass, m, threshold, ties);
+}
+
+/* The first score from i on that santa__select chose, or n. In ascending order: ties counts down. */
+static int64_t santa__next(const float *s, int64_t i, int64_t n, const float *tops, uint32_t threshold,
+                           int64_t *ties) {
+    const float least = santa__unsortable(threshold), floor = SANTA__MAX(least, SANTA__MASK_LIMIT);
+    if (threshold == 0xffffffffu) return n;                           /* none is chosen */
+    for (; i < n; i++) {
+        if (i % 8 == 0 && (i = santa__eight(s, i, n, tops, floor)) >= n) break;
+        if (s[i] >= floor && (s[i] > least || (s[i] == least && (*ties)-- > 0))) return i;
+    }
+    return n;
 }
 
 /* Softmax over the selected scores; s[0] belongs to key first. all: NULL, or the mass that other ranks
    have selected is in it, too. */
-static void santa__pick_selected(const float *s, int64_t n, int64_t first, uint32_t threshold, int64_t ties,
-                                 float m, const double *all, santa__picks *l) {
+static void santa__pick_selected(const float *s, int64_t n, const float *tops, int64_t first,
+                                 uint32_t threshold, int64_t ties, float m, const double *all,
+                                 santa__picks *l) {
     double total = 0.0;
-    int64_t i;
-    for (i = 0; i < n; i++) {
-        if (!santa__selected(s[i], threshold, &ties)) continue;
+    int64_t i = -1;
+    while ((i = santa__next(s, i + 1, n, tops, threshold, &ties)) < n) {
         l->weight[l->rows] = (float)exp((double)s[i] - (double)m);
         total += (double)l->weight[l->rows];
         santa__picks_add(l, (int32_t)(first + i));
@@ -5519,17 +5593,17 @@ static void santa__pick_selected(const float *s, int64_t n, int64_t first, uint3
 
 static void santa__draw_top(santa__mass *x, double want, int by_mass, santa__picks *l) {
     const int64_t n = x->blocks * x->block;
+    const float *tops = x->block == SANTA_BLOCK ? x->max : NULL;
     const santa__choice *chosen = x->met ? &x->met->choice : NULL;
     uint32_t threshold;
     int64_t ties;
     if (chosen) {
-        santa__pick_selected(x->u, n, x->first * x->block, chosen->threshold, chosen->ties, x->m,
+        santa__pick_selected(x->u, n, tops, x->first * x->block, chosen->threshold, chosen->ties, x->m,
                              &chosen->mass, l);
         return;
     }
-    santa__select(x->u, n, by_mass || x->block != SANTA_BLOCK ? NULL : x->max, want, by_mass, x->m,
-                  &threshold, &ties);
-    santa__pick_selected(x->u, n, x->first * x->block, threshold, ties, x->m, NULL, l);
+    santa__select(x->u, n, tops, want, by_mass, x->m, &threshold, &ties);
+    santa__pick_selected(x->u, n, tops, x->first * x->block, threshold, ties, x->m, NULL, l);
 }
 
 static void santa__draw_top_k(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l,
@@ -5563,12 +5637,13 @@ static void santa__draw_all(const santa_options *o, santa__mass *x, santa__rng *
 /* Weights and masses of one block of `queries` queries. Selection wants the scores to stay. */
 static void santa__block_mass(const santa__kernels *kernel, int keep_scores, float *u, int64_t stride,
                               int64_t queries, int block, float *max, float *sum, int64_t mass_stride) {
-    float copy[SANTA_BLOCK];
-    int64_t x;
+    float copy[4 * SANTA_BLOCK];
+    int64_t x, few, h;
     if (!keep_scores) { kernel->mass(u, stride, queries, block, max, sum, mass_stride); return; }
-    for (x = 0; x < queries; x++) {
-        memcpy(copy, u + x * stride, (size_t)block * sizeof *u);
-        kernel->mass(copy, 0, 1, block, max + x * mass_stride, sum + x * mass_stride, 0);
+    for (x = 0; x < queries; x += few) {                              /* side by side, as mass has them */
+        few = SANTA__MIN(queries - x, 4);
+        for (h = 0; h < few; h++) memcpy(copy + h * block, u + (x + h) * stride, (size_t)block * sizeof *u);
+        kernel->mass(copy, block, few, block, max + x * mass_stride, sum + x * mass_stride, mass_stride);
     }
 }
 
@@ -6758,8 +6833,8 @@ static int64_t santa__rescue(const santa__job *j, int64_t x, const santa__mass *
     uint32_t threshold = head->threshold;
     int64_t ties = head->ties, rows = 0, i, n, b;
     if (!santa__has_ranks(j->o)) santa__select(s, found, NULL, (double)want, 0, 0.0f, &threshold, &ties);
-    for (i = 0; i < found; i++)
-        if (santa__selected(s[i], threshold, &ties)) index[rows++] = index[i];
+    for (i = -1; (i = santa__next(s, i + 1, found, NULL, threshold, &ties)) < found;)
+        index[rows++] = index[i];
     for (i = 0; i < rows; i += SANTA_BLOCK)
         santa__score(j, santa__keys_from(index + i, 0, rows - i),
                      (int)SANTA__MIN(rows - i, (int64_t)SANTA_BLOCK), x, 1, s + i, SANTA_BLOCK);
@@ -6777,11 +6852,10 @@ static void santa__draw_ranked(const santa__job *j, const santa__mass *m, const 
     const int64_t n = m->blocks * SANTA_BLOCK;
     const double total = m->total + m->rest;
     uint32_t threshold = head->threshold;
-    int64_t ties = head->ties, i;
+    int64_t ties = head->ties, i = -1;
     if (!santa__has_ranks(j->o))
         santa__select(m->u, n, m->max, (double)j->o->num_samples, 0, 0.0f, &threshold, &ties);
-    for (i = 0; i < n; i++) {
-        if (!santa__selected(m->u[i], threshold, &ties)) continue;
+    while ((i = santa__next(m->u, i + 1, n, m->max, threshold, &ties)) < n) {
         m->chance[l->rows] = 1.0f;
         l->weight[l->rows] = (float)(exp((double)m->u[i] - (double)m->m) / total);
         santa__picks_add(l, (int32_t)(m->first * SANTA_BLOCK + i));
@@ -7481,11 +7555,11 @@ static int64_t santa__va_best(santa__va *x, int64_t g, int64_t want) {
     const float *s = x->j->scores + g * x->j->plan->score_stride;
     uint32_t threshold;
     int64_t i, ties, marked = 0;
-    for (i = 0; i < x->mid; i++) x->head[g].sums[SANTA__FIXED].bad |= santa__nan_or_plus_inf(s[i]);
+    x->head[g].sums[SANTA__FIXED].bad |= santa__has_bad(s, x->mid);
     if (x->met) { threshold = x->met[g].choice.threshold; ties = x->met[g].choice.ties; }
     else santa__select(s, x->mid, NULL, (double)want, 0, 0.0f, &threshold, &ties);
-    for (i = 0; i < x->mid; i++)
-        if (santa__selected(s[i], threshold, &ties)) marked += santa__set_bit(x->chosen, i);
+    for (i = -1; (i = santa__next(s, i + 1, x->mid, NULL, threshold, &ties)) < x->mid;)
+        marked += santa__set_bit(x->chosen, i);
     return marked;
 }
 
@@ -7501,7 +7575,7 @@ static void santa__va_scores(santa__va *x) {
             SANTA__MIN(part.to, x->lo + x->mid) - SANTA__MAX(part.from, x->lo);
         santa__copied_range(j, 0, x->lo, x->lo + x->mid, j->scores, stride);
         for (g = 0; g < j->group && !x->met; g++)    /* over ranks it shows */
-            for (i = 0; i < x->mid; i++) is_exact |= santa__nan_or_plus_inf(j->scores[g * stride + i]);
+            is_exact |= santa__has_bad(j->scores + g * stride, x->mid);
         j->stats->proxy_rows_read += SANTA__MAX(copied, 0);
         x->looked = x->mid - SANTA__MAX(copied, 0);
     }
@@ -7831,8 +7905,7 @@ static void santa__probe(const santa__job *j, float *share, int64_t stride, sant
         if (bucket[c].count == 0) sum[c] = SANTA__MASKED;
     }
     santa__select(sum, n, NULL, (double)j->o->saap.num_probes, 0, 0.0f, &threshold, &ties);
-    for (c = 0; c < n; c++)
-        if (santa__selected(sum[c], threshold, &ties)) bucket[c].is_read = 1;
+    for (c = -1; (c = santa__next(sum, c + 1, n, NULL, threshold, &ties)) < n;) bucket[c].is_read = 1;
 }
 
 /* Chances of the keys of buckets that are not read, which add up to num_samples: bucket[c].size, 1
@@ -8650,9 +8723,9 @@ static santa__rank_mass santa__mass_said(santa__mass *x) {
 /* The best of n scores, and masked ones behind. tops: as santa__select's. */
 static void santa__say_best(const float *s, int64_t n, const float *tops, float *best, int64_t count) {
     uint32_t threshold;
-    int64_t ties, i, k = 0;
+    int64_t ties, i = -1, k = 0;
     santa__select(s, n, tops, (double)count, 0, 0.0f, &threshold, &ties);
-    for (i = 0; i < n && k < count; i++) if (santa__selected(s[i], threshold, &ties)) best[k++] = s[i];
+    while (k < count && (i = santa__next(s, i + 1, n, tops, threshold, &ties)) < n) best[k++] = s[i];
     for (; k < count; k++) best[k] = SANTA__MASKED;
 }
 
@@ -8663,12 +8736,11 @@ static void santa__choose_best(const santa__said *x, float *best, int64_t count,
     for (r = 0; r < x->ranks->count; r++)
         memcpy(best + r * count, santa__said_mass(x, r) + 1, (size_t)count * sizeof *best);
     santa__select(best, r * count, NULL, (double)count, 0, 0.0f, &c->threshold, &c->ties);
-    for (i = 0, ties = c->ties; i < r * count; i++) {
-        before += i < x->ranks->rank * count && best[i] >= SANTA__MASK_LIMIT
-                  && santa__sortable(best[i]) == c->threshold;
-        if (c->has_mass && santa__selected(best[i], c->threshold, &ties))
-            c->mass += (double)(float)exp((double)best[i] - (double)m);
-    }
+    for (i = 0; i < x->ranks->rank * count; i++)
+        before += best[i] >= SANTA__MASK_LIMIT && santa__sortable(best[i]) == c->threshold;
+    for (i = -1, ties = c->ties;
+         c->has_mass && (i = santa__next(best, i + 1, r * count, NULL, c->threshold, &ties)) < r * count;)
+        c->mass += (double)(float)exp((double)best[i] - (double)m);
     c->ties = SANTA__MAX(c->ties - before, 0);
 }
 
@@ -9088,8 +9160,8 @@ static void santa__meet_rescues(santa__team *team, int64_t rescued) {
         santa__copied_shares(one, m, head->fixed_max, head->fixed, 0);
         found = santa__likely(m, m->u, most, s, SANTA__PART(int32_t, one, rank_index));
         santa__select(s, found, NULL, (double)most, 0, 0.0f, &head->threshold, &head->ties);
-        for (c = 0; c < found; c++)
-            if (santa__selected(s[c], head->threshold, &head->ties)) mine[k * most + n++] = s[c];
+        for (c = -1; (c = santa__next(s, c + 1, found, NULL, head->threshold, &head->ties)) < found;)
+            mine[k * most + n++] = s[c];
         while (n < most) mine[k * most + n++] = SANTA__MASKED;
         k++;
     }
@@ -11129,7 +11201,7 @@ SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_o
     if (draws->capacity < SANTA__MIN(p.capacity, n)) return SANTA_ERR_CAPACITY;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     if (workspace_bytes < p.total || workspace_bytes - p.total < 63) return SANTA_ERR_WORKSPACE_SIZE;
-    for (i = 0; i < n; i++) if (santa__nan_or_plus_inf(scores[i])) return SANTA_ERR_NAN;
+    if (santa__has_bad(scores, n)) return SANTA_ERR_NAN;
     work = santa__align(workspace);
     u = (float *)(void *)(work + p.scores);
     max = (float *)(void *)(work + p.block_max);
@@ -11636,8 +11708,8 @@ SANTA__INLINE void SANTA__ISA(vcolumns)(santa_dtype t, const char *row, int64_t 
 
 /* Features c .. of n <= SANTA__LANES rows of d features, then zeros, a vector each. Copies what is
    no whole vector, of all rows before it reads one: a load waits for stores to what it loads. */
-SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(vrows_part)(santa_dtype t, const char *const *row, int n,
-                                                                 int64_t at, int64_t c, int64_t d,
+SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(vrows_part)(santa_dtype t, const char *const *row,
+                                                                 int n, int64_t at, int64_t c, int64_t d,
                                                                  SANTA__V *x) {
     char copy[SANTA__LANES][4 * SANTA__LANES];
     const char *from[SANTA__LANES];

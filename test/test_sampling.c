@@ -556,6 +556,42 @@ static void top_k(void) {
         }
 }
 
+/* Long rows, where the search guesses how far down the top goes: from scores at equal distances, which here
+   also mislead it either way. */
+static void top_k_of_long_rows(void) {
+    static const int64_t lens[] = {9024, 40000}, ks[] = {100, 700, 1127, 2500, 4900}; /* whole blocks */
+    enum { RAISED = FAMILIES, LOWERED, STEPS, FULL, MORE, GUESSES }; /* FULL: as many as it copies, 2048 */
+    for (int family = 0; family < GUESSES; family++)
+        for (int l = 0; l < 2; l++) {
+            const int64_t n = lens[l];
+            float   *scores = ref_floats(n);
+            int32_t *order  = ref_ints(n);
+            make_scores(family < FAMILIES ? family : GAUSS, n, 5, scores);
+            for (int64_t i = 0; i < 1024 && (family == RAISED || family == LOWERED); i++)
+                scores[i * n / 1024] += family == RAISED ? 9.0f : -9.0f;
+            for (int64_t i = 0; i < n && family == STEPS; i++) scores[i] = floorf(4.0f * scores[i]) / 4.0f;
+            for (int64_t i = 0; i < 2048 && family >= FULL; i++)
+                scores[i * n / 2048] = i < 2047 ? 20.0f : 21.0f;
+            if (family == MORE) scores[1] = 20.0f;
+            for (int32_t j = 0; j < n; j++) order[j] = j;
+            sort_scores = scores;
+            qsort(order, (size_t)n, sizeof *order, by_score);
+            double *p = probabilities(scores, n, NULL);
+            for (int k = 0; k < 5; k++) {
+                const santa_options o = ref_options(SANTA_TOP_K, ks[k], 0);
+                ref_drawn r = ref_sample(scores, n, &o, ref_stream(0, 0, 0));
+                int64_t kept = 0;
+                while (kept < ks[k] && scores[order[kept]] > -INFINITY) kept++;
+                CHECK_MSG(CHECK_STATUS(r.status, SANTA_OK) && kept_are_best(&r, order, kept, p),
+                          "family %d, n = %d, k = %d", family, (int)n, (int)ks[k]);
+                ref_drawn_free(&r);
+            }
+            free(scores);
+            free(order);
+            free(p);
+        }
+}
+
 static void top_p(void) {
     static const int64_t lens[] = {1, 2, 65, 500, 3000};
     static const double  ps[]   = {1e-6, 0.1, 0.333, 0.5001, 0.9, 0.99, 0.9999, 1.0};
@@ -1066,6 +1102,7 @@ const test_case suite_sampling[] = {
     {"NaN and +inf under every stash", broken_scores},
     {"seed, offset, request, head and row select the draws", streams_differ},
     {"top-k against sorting, ties", top_k},
+    {"top-k of long rows", top_k_of_long_rows},
     {"top-p against sorting, ties", top_p},
     {"top-p of all: one key without mass at most", top_p_without_mass},
     {"dense as a list of rows", dense_step},
