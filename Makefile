@@ -32,7 +32,7 @@ help:
 	@echo "make demo       small language models: text and answers, exactly and with sampled attention; times"
 	@echo "make examples   every program of examples/ into $(BUILD)/"
 	@echo "make bench      speed against exact attention and the read bandwidth; QUICK=1 for a short run"
-	@echo "make bench-compare   two versions of santa.h in turns: OLD=file or git revision, NEW=, QUICK=1; 5 minutes"
+	@echo "make bench-compare   two versions of santa.h in turns: OLD=file or git revision, NEW=, QUICK=1, DIM=80, COPY=1; 5 minutes"
 	@echo "make accuracy   answers of a long-context model per method and budget, minutes; N=4 bodies of text, TABLES=1,2,3,4,5,6,7,8"
 	@echo "make sanitize   the suite under ASan, UBSan, TSan, MSan and valgrind"
 	@echo "make mutants    do the tests notice small changes to the code? 20 minutes on two cores; SHARD=today/8, COUNT=220, SECTION=draw"
@@ -74,7 +74,7 @@ bench: $(BUILD)/bench
 	$(BUILD)/bench $(if $(QUICK),--quick) --csv $(BUILD)/bench.csv
 
 bench-compare: $(BUILD)/compare/compare
-	$< $(if $(QUICK),--quick) --old "$(compare_old)" --new "$(compare_new)" $(if $(ISA),--isa $(ISA))
+	$< $(if $(QUICK),--quick) --old "$(compare_old)" --new "$(compare_new)" $(if $(ISA),--isa $(ISA)) $(if $(COPY),--copy)
 
 accuracy: $(BUILD)/accuracy
 	$(BUILD)/accuracy --csv $(BUILD)/accuracy.csv $(accuracy_options)
@@ -133,12 +133,17 @@ $(BUILD)/compare/old/santa.h $(BUILD)/compare/new/santa.h: $(BUILD)/compare/%/sa
 	@from="$(compare_$*)"; if [ -f "$$from" ]; then cat "$$from"; else git show "$$from:santa.h"; fi >$@.now
 	@if cmp -s $@.now $@; then rm $@.now; else mv $@.now $@; fi
 
-$(BUILD)/compare/%.o: bench/compare_unit.c bench/bench.h bench/gain.h bench/compare.h $(BUILD)/compare/%/santa.h
-	$(CC) $(CFLAGS) -DSIDE=$*_side -I$(BUILD)/compare/$* -c -o $@ $<
+compare_dim = $(or $(DIM),128)
+$(BUILD)/compare/dim: FORCE
+	@mkdir -p $(@D)
+	@echo $(compare_dim) | cmp -s - $@ || echo $(compare_dim) >$@
+
+$(BUILD)/compare/%.o: bench/compare_unit.c bench/bench.h bench/gain.h bench/compare.h $(BUILD)/compare/%/santa.h $(BUILD)/compare/dim
+	$(CC) $(CFLAGS) -DBENCH_DIM=$(compare_dim) -DSIDE=$*_side -I$(BUILD)/compare/$* -c -o $@ $<
 
 $(BUILD)/compare/compare: bench/compare.c bench/bench.h bench/gain.h bench/program.h bench/compare.h santa.h \
-                          $(BUILD)/compare/old.o $(BUILD)/compare/new.o $(LIBRARY)
-	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $(filter %.c %.o,$^) $(LDLIBS)
+                          $(BUILD)/compare/old.o $(BUILD)/compare/new.o $(BUILD)/compare/dim $(LIBRARY)
+	$(CC) $(CFLAGS) -DBENCH_DIM=$(compare_dim) $(LINKED) -pthread -o $@ $(filter %.c %.o,$^) $(LDLIBS)
 
 $(BUILD)/accuracy: bench/accuracy/accuracy.c bench/accuracy/tasks.h examples/llama.h examples/layer_budgets.h examples/saap.h santa.h $(LIBRARY)
 	@mkdir -p $(@D)

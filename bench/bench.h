@@ -10,7 +10,10 @@
 #include <time.h>
 #include "gain.h"
 
-enum { DIM = 128 };
+#ifndef BENCH_DIM
+#define BENCH_DIM 128
+#endif
+enum { DIM = BENCH_DIM };
 
 static inline double now(void) {
     struct timespec t;

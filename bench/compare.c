@@ -4,10 +4,12 @@
      make bench-compare OLD=8008b0f QUICK=1    that of a git revision; 10 seconds
      make bench-compare ISA=avx2               OLD is HEAD if not given
      make bench-compare NEW=HEAD OLD=HEAD      one against itself: what is noise
+     make bench-compare DIM=80                 of another head_dim, 128 if not given
+     make bench-compare COPY=1                 what can score by a copy of K in 4 bits, so
      build/compare/compare --help              all options
    Prints CSV: medians of the times, the median over the rounds of new / old with its quartiles,
    and whether both gave the same bits. One decode step, batch 1, 32 query heads, 8 KV heads,
-   head_dim 128, Gaussian data, 128 draws; the query is f32, to bf16 K bf16. Every timed call works
+   Gaussian data, 128 draws; the query is f32, to bf16 K bf16. Every timed call works
    on the next window of an arena several times the last-level cache, so K and V come from memory;
    with --quick there is one window. */
 #define _DEFAULT_SOURCE
@@ -28,7 +30,7 @@ static const method methods[] = {
 enum { METHODS = sizeof methods / sizeof *methods };
 
 static struct settings {
-    int quick;
+    int quick, copy;                                 /* copy: score by copies of K */
     unsigned types, layouts, methods;                /* bit i: entry i of the table */
     const isa_name *isa;
     int64_t n[MAX_LIST], threads[MAX_LIST];          /* ascending */
@@ -45,10 +47,29 @@ static uint16_t query_bf16[HEADS * DIM];
 
 /* ------------------------------------------------------------ one cell */
 
+static struct { char *data; size_t size, count; } copies;                /* of K, one for each window */
+
+static void make_copies(const element *e, const layout *l, int64_t n, size_t window) {
+    santa_attention a;
+    memset(&a, 0, sizeof a);
+    a.k = l->k(arena.data, e->dtype, n, KV_HEADS);
+    copies.count = arena.bytes / window;
+    copies.size = santa_proxy_size(&a);
+    if (!copies.size) fail("no copies of this K");
+    free(copies.data);
+    copies.data = (char *)allocate(copies.size * copies.count);
+    for (size_t i = 0; i < copies.count; i++) {
+        a.k = l->k(arena.data + i * window, e->dtype, n, KV_HEADS);
+        a.proxy = copies.data + i * copies.size;
+        if (santa_proxy_encode(&a, 0, n, NULL) != SANTA_OK) fail("no copies of this K");
+    }
+}
+
 /* K and V: a window. */
 static void at_window(compare_call *c, const char *window, size_t bytes) {
     c->k = window;
     c->v = window + bytes / 2;
+    if (set.copy) c->copy = copies.data + (size_t)(window - arena.data) / bytes * copies.size;
 }
 
 static void decode(const compare_call *c, int s) {
@@ -140,6 +161,7 @@ static void run_cell(compare_call *c, size_t window) {
 /* All cells of a type, layout and context. */
 static void run_cells(const element *e, const layout *l, int64_t n) {
     const size_t window = 2 * (size_t)bytes_of(e, n * KV_HEADS * DIM);
+    if (set.copy) make_copies(e, l, n, window);
     for (int m = 0; m < METHODS; m++)
         for (int t = 0; t < set.thread_count; t++) {
             compare_call c = {
@@ -179,6 +201,7 @@ static void usage(int code) {
             "  --n LIST        contexts [4096,32k]\n"
             "  --threads LIST  [1,2]\n"
             "  --old TEXT, --new TEXT   where the two come from, for the first lines\n"
+            "  --copy          scores by a copy of K in 4 bits; methods pps,top-k,vattention,sys\n"
             "and, of lists one or more, of isa one for all:\n");
     print_names("--types LIST", elements, sizeof *elements, ELEMENTS);
     print_names("--layouts LIST", layouts, sizeof *layouts, LAYOUTS - 1);          /* not in pages */
@@ -188,7 +211,7 @@ static void usage(int code) {
 }
 
 static void parse(int argc, char **argv) {
-    const char *types = "f32,f16,bf16,e4m3,q8_0", *places = "NHD,HND", *names = "dense,sys", *isa = "auto";
+    const char *types = "f32,f16,bf16,e4m3,q8_0", *places = "NHD,HND", *names = NULL, *isa = "auto";
     const char *n = NULL, *threads = "1,2", *seconds = NULL;
     const struct { const char *name, **value; } texts[] = {
         { "--types", &types }, { "--layouts", &places }, { "--methods", &names }, { "--isa", &isa },
@@ -196,14 +219,18 @@ static void parse(int argc, char **argv) {
         { "--old", &set.origin[0] }, { "--new", &set.origin[1] },
     };
     for (int i = 1; i < argc; i++) {
+        const int copy = !strcmp(argv[i], "--copy");
         int known = !strcmp(argv[i], "--quick");
         set.quick |= known;
+        set.copy |= copy;
+        known |= copy;
         for (size_t t = 0; t < sizeof texts / sizeof *texts && !known; t++)
             if (!strcmp(argv[i], texts[t].name) && i + 1 < argc) { *texts[t].value = argv[++i]; known = 1; }
         if (!known) usage(strcmp(argv[i], "--help") != 0);
     }
     set.types = NAMES_IN(types, elements, ELEMENTS);
     set.layouts = NAMES_IN(places, layouts, LAYOUTS - 1);
+    if (!names) names = set.copy ? "pps,top-k,vattention,sys" : "dense,sys";
     set.methods = NAMES_IN(names, methods, METHODS);
     set.n_count = numbers_in(n ? n : set.quick ? "4096" : "4096,32k", INT32_MAX, set.n);
     set.thread_count = numbers_in(threads, MAX_THREADS, set.threads);
@@ -220,6 +247,7 @@ int main(int argc, char **argv) {
     start_workers(set.threads[set.thread_count - 1] - 1);
     for (int i = 0; i < HEADS * DIM; i++) query_bf16[i] = santa_f32_to_bf16(query[i] = gauss(&state));
     print_machine(set.isa->isa);
+    printf("# head_dim %d%s\n", DIM, set.copy ? ", scores by a copy of K in 4 bits" : "");
     for (int s = 0; s < 2; s++)
         printf("# %s: santa.h %d.%d.%d%s%s\n", side_name[s], side[s]->version / 10000,
                side[s]->version / 100 % 100, side[s]->version % 100, set.origin[s] ? " of " : "",

@@ -30,6 +30,9 @@ static santa_attention attention(const compare_call *c) {
     a.v = l->v(c->v, type, c->n, c->kv_heads);
     a.out = santa_view(c->out, SANTA_F32, 1, 1, c->heads, DIM);
     a.lse = c->lse;
+#if SANTA_VERSION >= 200
+    a.proxy = c->copy;
+#endif
     return a;
 }
 
@@ -42,6 +45,9 @@ static santa_options options(const compare_call *c) {
     o.offset = c->offset;
     o.num_threads = c->threads;
     o.parallel_for = c->threads > 1 ? c->parallel_for : NULL;
+#if SANTA_VERSION >= 200
+    if (c->copy) o.scores = SANTA_SCORES_PROXY;
+#endif
     return o;
 }
 
@@ -49,6 +55,7 @@ static const char *refusal(const compare_call *c) {
     const santa_attention a = attention(c);
     const santa_options o = options(c);
     const santa_status s = santa_check(&a, &o);
+    if (c->copy && SANTA_VERSION < 200) return "it has no copies of K";
     return s == SANTA_OK ? NULL : santa_status_string(s);
 }
 
