@@ -5521,29 +5521,54 @@ static int64_t santa__eight(const float *s, int64_t i, int64_t n, const float *t
     return i;
 }
 
-/* How many scores reach the floor; the first SANTA__NEAR of them. Writes each of an eight, over the
-   last one if that does not reach it: a jump for each would be guessed wrong too often. */
-static int64_t santa__near(const float *s, int64_t n, const float *tops, float floor, float *near) {
+/* How many scores reach the floor; the first SANTA__NEAR of them, as keys. Writes each of an eight,
+   over the last one if that does not reach it: a jump for each would be guessed wrong too often. */
+static int64_t santa__near(const float *s, int64_t n, const float *tops, float floor, uint32_t *near) {
     int64_t i = 0, count = 0, end;
     while ((i = santa__eight(s, i, n, tops, floor)) < n)
         for (end = SANTA__MIN(i + 8, n); i < end; i++) {
-            near[SANTA__MIN(count, SANTA__NEAR)] = s[i];
+            near[SANTA__MIN(count, SANTA__NEAR)] = santa__sortable(s[i]);
             count += !(s[i] < floor);                                 /* a NaN counts, but is not chosen */
         }
     return count;
 }
 
+/* What santa__radix says, for a count of keys in a list, which it shortens step by step. */
+static void santa__rank(uint32_t *key, int64_t n, double want, uint32_t *threshold, int64_t *ties) {
+    int shift;
+    *threshold = 0xffffffffu;
+    *ties = 0;
+    if (n == 0) return;
+    want = SANTA__MAX(SANTA__MIN(want, (double)n), 1.0);
+    for (shift = 24; shift >= 0; shift -= 8) {
+        int64_t count[256] = {0}, i, kept = 0;
+        uint32_t bucket = 255;
+        for (i = 0; i < n; i++) count[key[i] >> shift & 255u]++;
+        for (; (double)count[bucket] < want; bucket--) want -= (double)count[bucket];
+        for (i = 0; i < n; i++) {
+            key[kept] = key[i];
+            kept += (key[i] >> shift & 255u) == bucket;
+        }
+        n = kept;
+    }
+    *threshold = key[0];
+    *ties = (int64_t)ceil(want);
+}
+
 /* A floor that `want` scores reach, most likely few more: as many tops of blocks do, or as it looks
    from scores at equal distances, with four standard deviations to spare. */
-static float santa__floor_of(const float *s, int64_t n, const float *tops, double want, float *near) {
+static float santa__floor_of(const float *s, int64_t n, const float *tops, double want, uint32_t *near) {
+    const int64_t blocks = n / SANTA_BLOCK, some = SANTA__MIN(n / 16, (int64_t)SANTA__GUESSED_FROM);
     uint32_t threshold = 0xffffffffu;
     int64_t ties, i;
-    if (tops && want < (double)(n / SANTA_BLOCK))
-        santa__radix(tops, n / SANTA_BLOCK, SANTA__MASK_LIMIT, want, 0, 0.0f, &threshold, &ties);
-    else if (n >= 4 * SANTA__GUESSED_FROM && want < (double)(n / 8)) {
-        const double share = want / (double)n * SANTA__GUESSED_FROM, safe = share + 4.0 * sqrt(share) + 4.0;
-        for (i = 0; i < SANTA__GUESSED_FROM; i++) near[i] = s[i * n / SANTA__GUESSED_FROM];
-        santa__radix(near, i, SANTA__MASK_LIMIT, safe, 0, 0.0f, &threshold, &ties);
+    if (tops && want < (double)blocks) {
+        const int64_t count = santa__near(tops, blocks, NULL, SANTA__MASK_LIMIT, near);
+        if (count <= SANTA__NEAR) santa__rank(near, count, want, &threshold, &ties);
+        else santa__radix(tops, blocks, SANTA__MASK_LIMIT, want, 0, 0.0f, &threshold, &ties);
+    } else if (want < (double)(n / 8)) {
+        const double share = want / (double)n * (double)some;
+        for (i = 0; i < some; i++) near[i] = santa__sortable(s[i * n / some]);
+        santa__rank(near, some, share + 4.0 * sqrt(share) + 4.0, &threshold, &ties);
     }
     return threshold == 0xffffffffu ? SANTA__MASK_LIMIT
                                     : SANTA__MAX(santa__unsortable(threshold), SANTA__MASK_LIMIT);
@@ -5553,12 +5578,17 @@ static float santa__floor_of(const float *s, int64_t n, const float *tops, doubl
    down that goes. */
 static void santa__select(const float *s, int64_t n, const float *tops, double want, int by_mass, float m,
                           uint32_t *threshold, int64_t *ties) {
-    float near[SANTA__NEAR + 1], floor = SANTA__MASK_LIMIT;
-    if (!by_mass) floor = santa__floor_of(s, n, tops, want, near);
-    if (floor > SANTA__MASK_LIMIT) {
-        const int64_t count = santa__near(s, n, tops, floor, near);
-        if ((double)count < want) floor = SANTA__MASK_LIMIT;
-        else if (count <= SANTA__NEAR) { s = near; n = count; }
+    uint32_t near[SANTA__NEAR + 1];
+    float floor = SANTA__MASK_LIMIT;
+    if (!by_mass) {
+        int64_t count;
+        if (n > SANTA__NEAR) floor = santa__floor_of(s, n, tops, want, near);
+        count = santa__near(s, n, tops, floor, near);
+        if ((double)count < want && floor > SANTA__MASK_LIMIT) {
+            floor = SANTA__MASK_LIMIT;
+            count = santa__near(s, n, tops, floor, near);
+        }
+        if (count <= SANTA__NEAR) { santa__rank(near, count, want, threshold, ties); return; }
     }
     santa__radix(s, n, floor, want, by_mass, m, threshold, ties);
 }
@@ -11737,7 +11767,11 @@ SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(vrows_part)(santa_dtype t, 
 #define SANTA__X(id, name, bytes, numbers)                                                                 \
     if (t == SANTA_##id)                                                                                   \
         for (i = 0; i < SANTA__LANES; i++) x[i] = SANTA__ISA(vrow)(SANTA_##id, from[i], c);
+#if SANTA__BY_STRIP
     SANTA_DTYPE_LIST(SANTA__X)
+#else
+    SANTA_DIRECT_DTYPE_LIST(SANTA__X)
+#endif
 #undef SANTA__X
 }
 
