@@ -5504,8 +5504,8 @@ static void santa__radix(const float *s, int64_t n, float floor, double want, in
     *threshold = value;
 }
 
-/* Scores that santa__select copies, at most, and those that it guesses from. */
-enum { SANTA__NEAR = 2048, SANTA__GUESSED_FROM = 1024 };
+/* Keys in santa__select's list, and those that it guesses from, at most. */
+enum { SANTA__NEAR = 4096, SANTA__GUESSED_FROM = 2048 };
 
 /* From i on, a multiple of 8, the first eight scores that are not all below the floor, or the last
    few. tops: NULL, or the largest score of each block. Compilers make vectors of it. */
@@ -5521,13 +5521,15 @@ static int64_t santa__eight(const float *s, int64_t i, int64_t n, const float *t
     return i;
 }
 
-/* How many scores reach the floor; the first SANTA__NEAR of them, as keys. Writes each of an eight,
-   over the last one if that does not reach it: a jump for each would be guessed wrong too often. */
-static int64_t santa__near(const float *s, int64_t n, const float *tops, float floor, uint32_t *near) {
+/* How many scores reach the floor; as many of them as the list has room for, as keys, and one
+   more. Writes each of an eight, over the last one if that does not reach it: a jump for each would
+   be guessed wrong too often. */
+static int64_t santa__near(const float *s, int64_t n, const float *tops, float floor, uint32_t *list,
+                           int64_t room) {
     int64_t i = 0, count = 0, end;
     while ((i = santa__eight(s, i, n, tops, floor)) < n)
         for (end = SANTA__MIN(i + 8, n); i < end; i++) {
-            near[SANTA__MIN(count, SANTA__NEAR)] = santa__sortable(s[i]);
+            list[SANTA__MIN(count, room)] = santa__sortable(s[i]);
             count += !(s[i] < floor);                                 /* a NaN counts, but is not chosen */
         }
     return count;
@@ -5538,8 +5540,8 @@ static void santa__rank(uint32_t *key, int64_t n, double want, uint32_t *thresho
     int shift;
     *threshold = 0xffffffffu;
     *ties = 0;
-    if (n == 0) return;
-    want = SANTA__MAX(SANTA__MIN(want, (double)n), 1.0);
+    if (n == 0 || !(want > 0.0)) return;
+    want = SANTA__MIN(want, (double)n);
     for (shift = 24; shift >= 0; shift -= 8) {
         int64_t count[256] = {0}, i, kept = 0;
         uint32_t bucket = 255;
@@ -5557,40 +5559,42 @@ static void santa__rank(uint32_t *key, int64_t n, double want, uint32_t *thresho
 
 /* A floor that `want` scores reach, most likely few more: as many tops of blocks do, or as it looks
    from scores at equal distances, with four standard deviations to spare. */
-static float santa__floor_of(const float *s, int64_t n, const float *tops, double want, uint32_t *near) {
+static float santa__floor_of(const float *s, int64_t n, const float *tops, double want, uint32_t *list) {
     const int64_t blocks = n / SANTA_BLOCK, some = SANTA__MIN(n / 16, (int64_t)SANTA__GUESSED_FROM);
     uint32_t threshold = 0xffffffffu;
     int64_t ties, i;
     if (tops && want < (double)blocks) {
-        const int64_t count = santa__near(tops, blocks, NULL, SANTA__MASK_LIMIT, near);
-        if (count <= SANTA__NEAR) santa__rank(near, count, want, &threshold, &ties);
+        const int64_t count = santa__near(tops, blocks, NULL, SANTA__MASK_LIMIT, list, SANTA__NEAR);
+        if (count <= SANTA__NEAR) santa__rank(list, count, want, &threshold, &ties);
         else santa__radix(tops, blocks, SANTA__MASK_LIMIT, want, 0, 0.0f, &threshold, &ties);
     } else if (want < (double)(n / 8)) {
         const double share = want / (double)n * (double)some;
-        for (i = 0; i < some; i++) near[i] = santa__sortable(s[i * n / some]);
-        santa__rank(near, some, share + 4.0 * sqrt(share) + 4.0, &threshold, &ties);
+        for (i = 0; i < some; i++) list[i] = santa__sortable(s[i * n / some]);
+        santa__rank(list, some, share + 4.0 * sqrt(share) + 4.0, &threshold, &ties);
     }
     return threshold == 0xffffffffu ? SANTA__MASK_LIMIT
                                     : SANTA__MAX(santa__unsortable(threshold), SANTA__MASK_LIMIT);
 }
 
-/* What santa__radix says. For a count of keys it looks at the top alone, where it can tell how far
-   down that goes. */
-static void santa__select(const float *s, int64_t n, const float *tops, double want, int by_mass, float m,
-                          uint32_t *threshold, int64_t *ties) {
-    uint32_t near[SANTA__NEAR + 1];
-    float floor = SANTA__MASK_LIMIT;
-    if (!by_mass) {
-        int64_t count;
-        if (n > SANTA__NEAR) floor = santa__floor_of(s, n, tops, want, near);
-        count = santa__near(s, n, tops, floor, near);
-        if ((double)count < want && floor > SANTA__MASK_LIMIT) {
-            floor = SANTA__MASK_LIMIT;
-            count = santa__near(s, n, tops, floor, near);
-        }
-        if (count <= SANTA__NEAR) { santa__rank(near, count, want, threshold, ties); return; }
+/* What santa__radix says, for a count of keys. Looks at the top alone, where it can tell how far
+   down that goes. The list is scratch, with room for SANTA__NEAR keys or for all. */
+static void santa__select_in(const float *s, int64_t n, const float *tops, double want, uint32_t *list,
+                             int64_t room, uint32_t *threshold, int64_t *ties) {
+    float floor = n < 1024 ? SANTA__MASK_LIMIT : santa__floor_of(s, n, tops, want, list);
+    int64_t count = santa__near(s, n, tops, floor, list, room);
+    if ((double)count < want && floor > SANTA__MASK_LIMIT) {
+        floor = SANTA__MASK_LIMIT;
+        count = santa__near(s, n, tops, floor, list, room);
     }
-    santa__radix(s, n, floor, want, by_mass, m, threshold, ties);
+    if (count <= room) santa__rank(list, count, want, threshold, ties);
+    else santa__radix(s, n, floor, want, 0, 0.0f, threshold, ties);
+}
+
+/* The same with a list of its own. */
+static void santa__select(const float *s, int64_t n, const float *tops, double want, uint32_t *threshold,
+                          int64_t *ties) {
+    uint32_t list[SANTA__NEAR + 1];
+    santa__select_in(s, n, tops, want, list, SANTA__NEAR, threshold, ties);
 }
 
 /* The first score from i on that santa__select chose, or n. In ascending order: ties counts down. */
@@ -5632,7 +5636,8 @@ static void santa__draw_top(santa__mass *x, double want, int by_mass, santa__pic
                              &chosen->mass, l);
         return;
     }
-    santa__select(x->u, n, tops, want, by_mass, x->m, &threshold, &ties);
+    if (by_mass) santa__radix(x->u, n, SANTA__MASK_LIMIT, want, 1, x->m, &threshold, &ties);
+    else santa__select(x->u, n, tops, want, &threshold, &ties);
     santa__pick_selected(x->u, n, tops, x->first * x->block, threshold, ties, x->m, NULL, l);
 }
 
@@ -6835,7 +6840,7 @@ static int64_t santa__likely(const santa__mass *m, const float *u, int64_t want,
     float least = 0.0f;
     uint32_t threshold = 0;
     int64_t b, i, ties, found = 0;
-    if (want < m->blocks) santa__select(m->unit, m->blocks, NULL, (double)want, 0, 0.0f, &threshold, &ties);
+    if (want < m->blocks) santa__select(m->unit, m->blocks, NULL, (double)want, &threshold, &ties);
     if (threshold & 0x80000000u) least = santa__from_bits(threshold & 0x7fffffffu);
     for (b = 0; b < m->blocks; b++) {
         const float *x = u + b * SANTA_BLOCK, unit = m->unit[b];
@@ -6862,7 +6867,7 @@ static int64_t santa__rescue(const santa__job *j, int64_t x, const santa__mass *
     const int64_t want = j->o->proxy.rescue_keys, found = santa__likely(m, u, want, s, index);
     uint32_t threshold = head->threshold;
     int64_t ties = head->ties, rows = 0, i, n, b;
-    if (!santa__has_ranks(j->o)) santa__select(s, found, NULL, (double)want, 0, 0.0f, &threshold, &ties);
+    if (!santa__has_ranks(j->o)) santa__select(s, found, NULL, (double)want, &threshold, &ties);
     for (i = -1; (i = santa__next(s, i + 1, found, NULL, threshold, &ties)) < found;)
         index[rows++] = index[i];
     for (i = 0; i < rows; i += SANTA_BLOCK)
@@ -6884,7 +6889,7 @@ static void santa__draw_ranked(const santa__job *j, const santa__mass *m, const 
     uint32_t threshold = head->threshold;
     int64_t ties = head->ties, i = -1;
     if (!santa__has_ranks(j->o))
-        santa__select(m->u, n, m->max, (double)j->o->num_samples, 0, 0.0f, &threshold, &ties);
+        santa__select(m->u, n, m->max, (double)j->o->num_samples, &threshold, &ties);
     while ((i = santa__next(m->u, i + 1, n, m->max, threshold, &ties)) < n) {
         m->chance[l->rows] = 1.0f;
         l->weight[l->rows] = (float)(exp((double)m->u[i] - (double)m->m) / total);
@@ -7587,7 +7592,9 @@ static int64_t santa__va_best(santa__va *x, int64_t g, int64_t want) {
     int64_t i, ties, marked = 0;
     x->head[g].sums[SANTA__FIXED].bad |= santa__has_bad(s, x->mid);
     if (x->met) { threshold = x->met[g].choice.threshold; ties = x->met[g].choice.ties; }
-    else santa__select(s, x->mid, NULL, (double)want, 0, 0.0f, &threshold, &ties);
+    else
+        santa__select_in(s, x->mid, NULL, (double)want, (uint32_t *)(void *)x->list, x->mid, &threshold,
+                         &ties);
     for (i = -1; (i = santa__next(s, i + 1, x->mid, NULL, threshold, &ties)) < x->mid;)
         marked += santa__set_bit(x->chosen, i);
     return marked;
@@ -7934,7 +7941,7 @@ static void santa__probe(const santa__job *j, float *share, int64_t stride, sant
         for (g = 0; g < j->group; g++) sum[c] += share[g * stride + c];
         if (bucket[c].count == 0) sum[c] = SANTA__MASKED;
     }
-    santa__select(sum, n, NULL, (double)j->o->saap.num_probes, 0, 0.0f, &threshold, &ties);
+    santa__select(sum, n, NULL, (double)j->o->saap.num_probes, &threshold, &ties);
     for (c = -1; (c = santa__next(sum, c + 1, n, NULL, threshold, &ties)) < n;) bucket[c].is_read = 1;
 }
 
@@ -8754,7 +8761,7 @@ static santa__rank_mass santa__mass_said(santa__mass *x) {
 static void santa__say_best(const float *s, int64_t n, const float *tops, float *best, int64_t count) {
     uint32_t threshold;
     int64_t ties, i = -1, k = 0;
-    santa__select(s, n, tops, (double)count, 0, 0.0f, &threshold, &ties);
+    santa__select(s, n, tops, (double)count, &threshold, &ties);
     while (k < count && (i = santa__next(s, i + 1, n, tops, threshold, &ties)) < n) best[k++] = s[i];
     for (; k < count; k++) best[k] = SANTA__MASKED;
 }
@@ -8765,7 +8772,7 @@ static void santa__choose_best(const santa__said *x, float *best, int64_t count,
     int64_t r, i, ties, before = 0;
     for (r = 0; r < x->ranks->count; r++)
         memcpy(best + r * count, santa__said_mass(x, r) + 1, (size_t)count * sizeof *best);
-    santa__select(best, r * count, NULL, (double)count, 0, 0.0f, &c->threshold, &c->ties);
+    santa__select(best, r * count, NULL, (double)count, &c->threshold, &c->ties);
     for (i = 0; i < x->ranks->rank * count; i++)
         before += best[i] >= SANTA__MASK_LIMIT && santa__sortable(best[i]) == c->threshold;
     for (i = -1, ties = c->ties;
@@ -9189,7 +9196,7 @@ static void santa__meet_rescues(santa__team *team, int64_t rescued) {
         }
         santa__copied_shares(one, m, head->fixed_max, head->fixed, 0);
         found = santa__likely(m, m->u, most, s, SANTA__PART(int32_t, one, rank_index));
-        santa__select(s, found, NULL, (double)most, 0, 0.0f, &head->threshold, &head->ties);
+        santa__select(s, found, NULL, (double)most, &head->threshold, &head->ties);
         for (c = -1; (c = santa__next(s, c + 1, found, NULL, head->threshold, &head->ties)) < found;)
             mine[k * most + n++] = s[c];
         while (n < most) mine[k * most + n++] = SANTA__MASKED;
@@ -9202,8 +9209,7 @@ static void santa__meet_rescues(santa__team *team, int64_t rescued) {
         if (!head->is_rescued) continue;
         for (r = 0; r < ranks->count; r++)
             memcpy(one_head + r * most, all + (r * rescued + k) * most, (size_t)most * sizeof *all);
-        santa__select(one_head, ranks->count * most, NULL, (double)most, 0, 0.0f, &head->threshold,
-                      &head->ties);
+        santa__select(one_head, ranks->count * most, NULL, (double)most, &head->threshold, &head->ties);
         for (c = 0; c < ranks->rank * most; c++)
             head->ties -= santa__sortable(one_head[c]) == head->threshold;
         k++;

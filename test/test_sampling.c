@@ -560,7 +560,7 @@ static void top_k(void) {
    also mislead it either way. */
 static void top_k_of_long_rows(void) {
     static const int64_t lens[] = {9024, 40000}, ks[] = {100, 700, 1127, 2500, 4900}; /* whole blocks */
-    enum { RAISED = FAMILIES, LOWERED, STEPS, FULL, MORE, GUESSES }; /* FULL: as many as it copies, 2048 */
+    enum { RAISED = FAMILIES, LOWERED, STEPS, FULL, MORE, GUESSES };  /* FULL: its list, 4096 keys */
     for (int family = 0; family < GUESSES; family++)
         for (int l = 0; l < 2; l++) {
             const int64_t n = lens[l];
@@ -570,8 +570,8 @@ static void top_k_of_long_rows(void) {
             for (int64_t i = 0; i < 1024 && (family == RAISED || family == LOWERED); i++)
                 scores[i * n / 1024] += family == RAISED ? 9.0f : -9.0f;
             for (int64_t i = 0; i < n && family == STEPS; i++) scores[i] = floorf(4.0f * scores[i]) / 4.0f;
-            for (int64_t i = 0; i < 2048 && family >= FULL; i++)
-                scores[i * n / 2048] = i < 2047 ? 20.0f : 21.0f;
+            for (int64_t i = 0; i < 4096 && family >= FULL; i++)
+                scores[i * n / 4096] = i < 4095 ? 20.0f : 21.0f;
             if (family == MORE) scores[1] = 20.0f;
             for (int32_t j = 0; j < n; j++) order[j] = j;
             sort_scores = scores;
