@@ -4508,20 +4508,28 @@ static char *santa__proxy_block(const santa_attention *a, const santa__format *f
     return (char *)a->proxy + ((at * a->k.shape[2] + kv_head) * f->blocks + j / f->keys) * f->bytes;
 }
 
-/* x as int8 times what is returned; NaN, and zeros, if a number is not finite. */
+/* x as int8 times what is returned; NaN, and zeros, if a number is not finite. n is a multiple of 8:
+   compilers make vectors of eights. */
 static float santa__round_to_bytes(const float *x, int64_t n, char *code) {
-    float top = 0.0f, unit;
+    float most[8] = {0.0f}, top = 0.0f, unit;
     int64_t c;
-    int bad = 0;
-    for (c = 0; c < n; c++) {
-        bad |= santa__not_finite(x[c]);
-        top = SANTA__MAX(top, (float)fabs((double)x[c]));
-    }
+    int bad = 0, k;
+    for (c = 0; c < n; c += 8)
+        for (k = 0; k < 8; k++) {
+            const float size = santa__from_bits(santa__bits(x[c + k]) & 0x7fffffffu);
+            bad |= santa__not_finite(size);
+            most[k] = SANTA__MAX(most[k], size);
+        }
+    for (k = 0; k < 8; k++) top = SANTA__MAX(top, most[k]);
     unit = bad ? santa__nan() : top / 127.0f;
-    for (c = 0; c < n; c++) {
-        const double level = unit > 0.0f ? floor((double)x[c] / (double)unit + 0.5) : 0.0;
-        code[c] = (char)(signed char)(level > 127.0 ? 127 : level < -127.0 ? -127 : (int)level);
-    }
+    memset(code, 0, (size_t)n);
+    for (c = 0; c < n && unit > 0.0f; c += 8)
+        for (k = 0; k < 8; k++) {
+            const double level = (double)x[c + k] / (double)unit + 0.5;
+            int down = (int)level;
+            down -= (double)down > level;
+            code[c + k] = (char)(signed char)(down > 127 ? 127 : down < -127 ? -127 : down);
+        }
     return unit;
 }
 
