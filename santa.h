@@ -4523,7 +4523,7 @@ static float santa__round_to_bytes(const float *x, int64_t n, char *code) {
     for (k = 0; k < 8; k++) top = SANTA__MAX(top, most[k]);
     unit = bad ? santa__nan() : top / 127.0f;
     memset(code, 0, (size_t)n);
-    for (c = 0; c < n && unit > 0.0f; c += 8)
+    for (c = 0; c < n && !bad && unit > 0.0f; c += 8)
         for (k = 0; k < 8; k++) {
             const double level = (double)x[c + k] / (double)unit + 0.5;
             int down = (int)level;
