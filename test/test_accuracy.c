@@ -144,7 +144,7 @@ static void tables(void) {
     if (!set_up()) return;
     for (int threads = 1; threads <= 3; threads += 2) {
         snprintf(arguments, sizeof arguments,
-                 "--tables 1,2,3,4,5 --bodies 3 --queries 1 --length 512 --steps 2 --threads %d "
+                 "--tables 1,2,3,4,5 --bodies 2 --queries 1 --length 512 --steps 2 --threads %d "
                  "--csv \"%s\"",
                  threads, csv_path);
         const int code = run(arguments);
@@ -155,7 +155,7 @@ static void tables(void) {
     CHECK_NEAR(atof(value_behind("1,\"all\",\"dense\",\"-\",v_rows_group_percent,")), 100.0, 0, 0);
     CHECK_NEAR(atof(value_behind("1,\"all\",\"dense\",\"-\",top1_same_percent,")), 100.0, 0, 0);
     CHECK_NEAR(atof(value_behind("1,\"all\",\"dense\",\"-\",against_dense_points,")), 0.0, 0, 0);
-    /* three texts are too few for an interval */
+    /* two texts are too few for an interval */
     CHECK(strstr(said, "\"dense\",\"-\",against_dense_points,0,,\n") != NULL);
     /* all keys */
     CHECK_NEAR(atof(value_behind("1,\"all\",\"top-k\",\"2048\",relative_l2,")), 0.0, 1e-5, 0);
@@ -176,7 +176,7 @@ static void routed(void) {
     write_buckets(HEAD_DIM);
     for (int threads = 1; threads <= 3; threads += 2) {
         snprintf(arguments, sizeof arguments,
-                 "--tables 7 --buckets \"%s\" --bodies 3 --queries 1 --length 640 --threads %d "
+                 "--tables 7 --buckets \"%s\" --bodies 2 --queries 1 --length 640 --threads %d "
                  "--csv \"%s\"",
                  buckets_path, threads, csv_path);
         const int code = run(arguments);
@@ -212,7 +212,7 @@ static void sparse(void) {
     if (!set_up()) return;
     for (int threads = 1; threads <= 3; threads += 2) {
         snprintf(arguments, sizeof arguments,
-                 "--tables 8 --bodies 3 --queries 1 --length 640 --threads %d --csv \"%s\"", threads,
+                 "--tables 8 --bodies 2 --queries 1 --length 640 --threads %d --csv \"%s\"", threads,
                  csv_path);
         const int code = run(arguments);
         if (!CHECK_MSG(code == 0, "exit code %d; it said: %.500s", code, said)) { tear_down(); return; }
