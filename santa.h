@@ -7960,7 +7960,7 @@ static void santa__chances(const santa__job *j, const float *share, int64_t stri
     const double even = j->o->saap.uniform_share;
     double left = (double)j->o->num_samples, lambda, sum, mass = 0.0, keys = 0.0;
     int64_t c, g;
-    int more = 1;
+    int more;
     for (c = 0; c < n; c++) {
         float top = 0.0f;
         for (g = 0; g < j->group; g++) top = SANTA__MAX(top, share[g * stride + c]);
@@ -7978,7 +7978,7 @@ static void santa__chances(const santa__job *j, const float *share, int64_t stri
                        : (float)(even / keys + (mass > 0.0 ? (1.0 - even) * (double)bucket[c].size
                                                                  / (mass * (double)bucket[c].count)
                                                            : (1.0 - even) / keys));
-    while (more) {
+    do {
         for (c = 0, sum = 0.0; c < n; c++)
             if (!bucket[c].is_read) sum += (double)bucket[c].count * (double)bucket[c].size;
         lambda = sum > 0.0 && left > 0.0 ? left / sum : 0.0;
@@ -7988,7 +7988,7 @@ static void santa__chances(const santa__job *j, const float *share, int64_t stri
             bucket[c].is_read = more = 1;
             left -= (double)bucket[c].count;
         }
-    }
+    } while (more);
     for (c = 0; c < n; c++)
         bucket[c].size = bucket[c].is_read ? 1.0f : (float)(lambda * (double)bucket[c].size);
 }

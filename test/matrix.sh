@@ -279,6 +279,8 @@ list() {
             cell "$compiler $std -O2"     use $compiler $std -O2 $ONE_UNIT $USE
         done
         cell "$compiler c99 -Ofast"       use $compiler c99 -Ofast $ONE_UNIT $USE
+        # What people debug with warns of other variables.
+        cell "$compiler c99 -Og"          use $compiler c99 -Og -g $ONE_UNIT $USE
         cell "$compiler c++17 -O3 -march=native" use $compiler c++17 -O3 -march=native $ONE_UNIT $USE
         for std in c99 c++11; do
             cell "$compiler $std -O0"     use $compiler $std -O0 $ONE_UNIT $USE
