@@ -2365,15 +2365,14 @@ SANTA__INLINE __m256 santa__vsums4_avx2(__m256 a, __m256 b, __m256 c, __m256 d) 
     return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(ab, cd)),
                          _mm256_castpd_ps(_mm256_unpackhi_pd(ab, cd)));
 }
+SANTA__INLINE __m256 santa__vhalves_avx2(__m256 a, __m256 b) { /* half 0+1 of a, then of b */
+    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+}
 SANTA__INLINE void santa__vsums_avx2(const __m256 *x, float *out) {
     __m256 a = santa__vsums4_avx2(x[0], x[1], x[2], x[3]), b = santa__vsums4_avx2(x[4], x[5], x[6], x[7]);
     __m256 c = santa__vsums4_avx2(x[8], x[9], x[10], x[11]);
-    _mm256_storeu_ps(out,
-                     _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31)));
+    _mm256_storeu_ps(out, santa__vhalves_avx2(a, b));
     _mm_storeu_ps(out + 8, _mm_add_ps(_mm256_castps256_ps128(c), _mm256_extractf128_ps(c, 1)));
-}
-SANTA__INLINE __m256 santa__vhalves_avx2(__m256 a, __m256 b) { /* half 0+1 of a, then of b */
-    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
 }
 SANTA__INLINE __m256 santa__vtotals_avx2(const __m256 *x) {
     return santa__vsums4_avx2(santa__vhalves_avx2(x[0], x[4]), santa__vhalves_avx2(x[1], x[5]),
@@ -4522,8 +4521,8 @@ static float santa__round_to_bytes(const float *x, int64_t n, char *code) {
         }
     for (k = 0; k < 8; k++) top = SANTA__MAX(top, most[k]);
     unit = bad ? santa__nan() : top / 127.0f;
-    memset(code, 0, (size_t)n);
-    for (c = 0; c < n && !bad && unit > 0.0f; c += 8)
+    if (bad || !(unit > 0.0f)) { memset(code, 0, (size_t)n); return unit; }
+    for (c = 0; c < n; c += 8)
         for (k = 0; k < 8; k++) {
             const double level = (double)x[c + k] / (double)unit + 0.5;
             int down = (int)level;
@@ -11806,20 +11805,17 @@ SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(dot_rest)(santa_dtype t, co
                 SANTA__ISA(vrows_part)(t, row + i, few, x->at + h * x->k_step, c, d, y);
                 for (g = 0; g < x->group; g++, q += SANTA__PACKED) {
                     const SANTA__V z = SANTA__ISA(vget)((const float *)(const void *)q + (c - whole));
-                    float *s = x->s + h * x->s_step + g * x->s_stride + i, part[SANTA__LANES];
+                    float *s = x->s + h * x->s_step + g * x->s_stride + i, part[SANTA__LANES], *to = s;
                     SANTA__UNROLL
                     for (k = 0; k < SANTA__LANES; k++) sum[k] = SANTA__ISA(vmul)(y[k], z);
-                    sum[0] = SANTA__ISA(vtotals)(sum);
-                    if (few == SANTA__LANES)
-                        SANTA__ISA(vput)
-                        (s, SANTA__ISA(vmul)(SANTA__ISA(vadd)(SANTA__ISA(vget)(s), sum[0]), unit));
-                    else {
-                        memset(part, 0, sizeof part);
-                        memcpy(part, s, (size_t)few * sizeof *s);
-                        SANTA__ISA(vput)
-                        (part, SANTA__ISA(vmul)(SANTA__ISA(vadd)(SANTA__ISA(vget)(part), sum[0]), unit));
-                        memcpy(s, part, (size_t)few * sizeof *s);
+                    if (few < SANTA__LANES) {
+                        to = part;
+                        memset(to, 0, sizeof part);
+                        memcpy(to, s, (size_t)few * sizeof *s);
                     }
+                    sum[0] = SANTA__ISA(vadd)(SANTA__ISA(vget)(to), SANTA__ISA(vtotals)(sum));
+                    SANTA__ISA(vput)(to, SANTA__ISA(vmul)(sum[0], unit));
+                    if (to == part) memcpy(s, part, (size_t)few * sizeof *s);
                 }
             }
 }

@@ -219,11 +219,10 @@ static void parse(int argc, char **argv) {
         { "--old", &set.origin[0] }, { "--new", &set.origin[1] },
     };
     for (int i = 1; i < argc; i++) {
-        const int copy = !strcmp(argv[i], "--copy");
-        int known = !strcmp(argv[i], "--quick");
-        set.quick |= known;
+        const int quick = !strcmp(argv[i], "--quick"), copy = !strcmp(argv[i], "--copy");
+        int known = quick || copy;
+        set.quick |= quick;
         set.copy |= copy;
-        known |= copy;
         for (size_t t = 0; t < sizeof texts / sizeof *texts && !known; t++)
             if (!strcmp(argv[i], texts[t].name) && i + 1 < argc) { *texts[t].value = argv[++i]; known = 1; }
         if (!known) usage(strcmp(argv[i], "--help") != 0);
