@@ -15,7 +15,8 @@ typedef struct compare_call {
     void      (*parallel_for)(void *user, int64_t count, void (*task)(void *context, int64_t i),
                               void *context);
     const void *q;                     /* [heads, DIM] f32; bf16 where the type is */
-    const void *k, *v, *copy;          /* copy: of K in 4 bits, to score by, or NULL */
+    const void *k, *v;
+    void       *copy;                  /* of K in 4 bits, to score by, or NULL */
     float      *out, *lse;             /* [heads, DIM]; [heads] */
     void       *workspace;
     size_t      workspace_bytes;
