@@ -3762,19 +3762,25 @@ __global__ void __launch_bounds__(PORTION, 4) k_gather(const __grid_constant__ p
 
 /* --------------------------------------------------------------------------- >>dense-kernel */
 
-/* Weights are up to 2^15, so that those of f16 keep their bits. */
 enum { WEIGHT_BITS = 15, LEAST_UNIT = -100, MOST_UNIT = 113 };
+/* Weights as f16 are up to 2^15, else small ones would lose bits. As bf16 they have f32's range, and sums of
+   large numbers of V would overflow. */
+__device__ __forceinline__ float weight_bits_of(__half) { return (float)WEIGHT_BITS; }
+__device__ __forceinline__ float weight_bits_of(__nv_bfloat16) { return 0.0f; }
+template <typename K> __device__ __forceinline__ float weight_bits(const params &p) {
+    return eight_bits<K> || p.k_type == SANTA_F16 ? weight_bits_of(__half())
+                                                  : weight_bits_of(__nv_bfloat16());
+}
 
 /* Online softmax of a warp's block, heads 2c + e: s becomes the weights relative to the new maximum,
-   times 2^BITS. keep: what the sums so far are to be multiplied with. pairs: bit i, whether a lane's pair i
+   times 2^bits. keep: what the sums so far are to be multiplied with. pairs: bit i, whether a lane's pair i
    of keys counts. */
-template <int BITS>
-__device__ __forceinline__ void weigh_block(float (&s)[2][8], const float (&m)[2], unsigned pairs,
+__device__ __forceinline__ void weigh_block(float (&s)[2][8], const float (&m)[2], float bits, unsigned pairs,
                                             float (&top)[2], float (&den)[2], float (&keep)[2]) {
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         const float now = fmaxf(top[e], m[e]);
-        const float base = now < MASK_LIMIT ? 0.0f : now - BITS;
+        const float base = now < MASK_LIMIT ? 0.0f : now - bits;
         float sum = 0.0f;
         keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - now);
 #pragma unroll
@@ -3843,7 +3849,7 @@ __device__ __forceinline__ void online_softmax(float (&s)[2][8], const float (&m
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
     float own[2];
     __syncwarp();                                   /* the last block's weights have been read */
-    weigh_block<0>(s, m, 15, top, den, own);
+    weigh_block(s, m, 0.0f, 15, top, den, own);
 #pragma unroll
     for (int e = 0; e < 2; e++)
         if (r == 0 && 2 * c + e < GS) factor[2 * c + e] = own[e];
@@ -4414,7 +4420,7 @@ k_dense(const __grid_constant__ params p) {
                 block_finish<false>(p, rest_of_scale(p, q.unscale), head, heads, x.block, x.begin, x.end,
                                     x.position, bad_pages<PAGED>(p, x), s, m);
                 float keep[2];
-                weigh_block<WEIGHT_BITS>(s, m, ((2u << more) - 1) << lead, top, den, keep);
+                weigh_block(s, m, weight_bits<K>(p), ((2u << more) - 1) << lead, top, den, keep);
                 if (SCALES && p.v_scales.data) weigh_scales(p, x, s, keep, unit);
                 keep_sums(keep, acc);
                 continue;
@@ -4439,7 +4445,7 @@ k_dense(const __grid_constant__ params p) {
         }
 #pragma unroll
     for (int e = 0; e < 2; e++)
-        if (top[e] >= MASK_LIMIT) top[e] -= WEIGHT_BITS;
+        if (top[e] >= MASK_LIMIT) top[e] -= weight_bits<K>(p);
     const i64 pitch = JOINS ? p.dv + 2 : split_pitch(p);
     float *const to = JOINS ? (float *)(merge + RINGS) : split_of(p, b, head, (int)place);
     write_split<RINGS>(p, merge, top, den, heads, to, pitch, 0, (int)threadIdx.x - half * 32 * RINGS);
@@ -4802,7 +4808,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_dense_blocks(const __gr
             block_finish<false>(p, 1.0f, head, heads, x.block, x.begin, x.end, x.position, bad_rows(p, x),
                                 s, m);
             float keep[2];
-            weigh_block<0>(s, m, 15, top, den, keep);
+            weigh_block(s, m, 0.0f, 15, top, den, keep);
             keep_sums(keep, acc);
             continue;
         }
@@ -5428,10 +5434,10 @@ __device__ __forceinline__ void finish_rows(const params &p, const tile &t, int 
 }
 
 /* Online softmax of a lane's two queries: s, in base 2 once multiplied by `factor`, becomes the weights
-   relative to the new maximum. keep: what the sums so far are to be multiplied with; den: of this lane's
-   own keys. A NaN stays in den. First the maxima, and what is subtracted; chains are short. */
+   relative to the new maximum, times 2^bits. keep: what the sums so far are to be multiplied with; den: of
+   this lane's own keys. A NaN stays in den. First the maxima, and what is subtracted; chains are short. */
 template <int NB>
-__device__ __forceinline__ void new_maxima(float factor, const float (&s)[NB][4], float top[2],
+__device__ __forceinline__ void new_maxima(float factor, float bits, const float (&s)[NB][4], float top[2],
                                            float keep[2], float base[2]) {
     float now[2][2] = { { top[0], MASKED }, { top[1], MASKED } };
 #pragma unroll
@@ -5451,6 +5457,7 @@ __device__ __forceinline__ void new_maxima(float factor, const float (&s)[NB][4]
         base[e] = now[e][0] < MASK_LIMIT ? 0.0f : __fmul_rn(now[e][0], factor);
         keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(__fsub_rn(__fmul_rn(top[e], factor), base[e]));
         top[e] = now[e][0];
+        base[e] -= bits;
     }
 }
 /* Then the weights of 8 * (TO - FROM) keys; of each query two sums. */
@@ -5471,10 +5478,10 @@ __device__ __forceinline__ void add_weights(const float (&sum)[2][2], const floa
     for (int e = 0; e < 2; e++) den[e] = den[e] * keep[e] + (sum[e][0] + sum[e][1]);
 }
 template <int NB>
-__device__ __forceinline__ void tile_softmax(float factor, float (&s)[NB][4], float top[2], float den[2],
-                                             float keep[2]) {
+__device__ __forceinline__ void tile_softmax(float factor, float bits, float (&s)[NB][4], float top[2],
+                                             float den[2], float keep[2]) {
     float base[2], sum[2][2] = {};
-    new_maxima(factor, s, top, keep, base);
+    new_maxima(factor, bits, s, top, keep, base);
     weigh_keys<0, NB>(factor, s, base, sum);
     add_weights(sum, keep, den);
 }
@@ -5512,7 +5519,7 @@ __device__ __noinline__ void store_one(int type, char *p, float f) { store_any(t
 /* Results of the lane's queries m, m + 8 and so on, 2 * N in all: 16 x 8 columns from t.column on. One
    query after the other comes to the front, so that there is one piece of code for them if N is not 1. */
 template <int N>
-__device__ __forceinline__ void write_tile(const params &p, const tile &t, int m, float factor,
+__device__ __forceinline__ void write_tile(const params &p, const tile &t, int m, float factor, float bits,
                                            float (&top)[N][2], float (&den)[N][2],
                                            float (&acc)[N][16][4]) {
     enum { AT_ONCE = N == 1 ? 2 : 1 };
@@ -5520,7 +5527,7 @@ __device__ __forceinline__ void write_tile(const params &p, const tile &t, int m
 #pragma unroll AT_ONCE
     for (int i = 0; i < 2 * N; i++, m += 8) {
         float sum = den[0][0], x[16][2];
-        const float highest = top[0][0] < MASK_LIMIT ? MASKED : top[0][0] * factor;
+        const float highest = top[0][0] < MASK_LIMIT ? MASKED : top[0][0] * factor - bits;
 #pragma unroll
         for (int nb = 0; nb < 16; nb++) {
             x[nb][0] = acc[0][nb][0];
@@ -5659,7 +5666,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_consta
         for (int e = 0; e < 2; e++) {
             float keep[2];
             finish_rows<8, true>(p, t, m + 16 * e, first, extras, partial, s[e]);
-            tile_softmax<8>(factor, s[e], top[e], den[e], keep);
+            tile_softmax<8>(factor, weight_bits<sixteen>(p), s[e], top[e], den[e], keep);
             scale_sums<16>(keep, acc[e]);
         }
         if (p.one_tile) copy_wait<0>(); else copy_wait<1>();
@@ -5702,7 +5709,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_consta
             }
         block = following;
     }
-    write_tile(p, t, m, factor, top, den, acc);
+    write_tile(p, t, m, factor, weight_bits<sixteen>(p), top, den, acc);
 }
 
 #if HAS_WARPGROUPS
@@ -6002,7 +6009,7 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
             float highest[2], sum[2][2] = {};
             finish_rows<8, false>(p, t, m, first, false, is_partial(first), x);
             finish_rows<8, false>(p, t, m, second, false, is_partial(second), x + 8);
-            new_maxima(factor, x, top, keep, highest);
+            new_maxima(factor, weight_bits_of(T()), x, top, keep, highest);
             weigh_keys<0, 8>(factor, x, highest, sum);
             /* never true: these are there before the next wait, which the compiler would put first */
             if (sum[0][0] + sum[1][0] + sum[0][1] + sum[1][1] < 0.0f) {
@@ -6102,7 +6109,7 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
                 barrier_among(2 + group, 128);
                 own_queries(following);
             }
-            write_tile(p, t, m, factor, tops, dens, sums);
+            write_tile(p, t, m, factor, weight_bits_of(T()), tops, dens, sums);
             if (!MANY || number == end) break;
             t = following;
         }
@@ -6244,7 +6251,7 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_const
         finish_rows<8, true>(p, t, m, first, extras, partial, s);
         if (p.stage == AT_MAXIMA) {
             float keep[2];
-            tile_softmax<8>(factor, s, top, den, keep);
+            tile_softmax<8>(factor, 0.0f, s, top, den, keep);
         } else if (p.stage == AT_MASSES) {
             const int lowest = (position - first) >> p.block_shift;
             float bins[3] = { 0.0f, 0.0f, 0.0f };
@@ -11585,13 +11592,15 @@ k_list(const __grid_constant__ params p) {
             for (int e = 0; e < 2; e++) sum[e] += __shfl_xor_sync(FULL, sum[e], o);
         if (r == 0) *(float2 *)&s.sum[warp][2 * c] = make_float2(sum[0], sum[1]);
         unsigned hi[2], lo[2];
+        const float unit = pow2(weight_bits<K>(p)), unscale = 1.0f / unit;
         with_type<K>(p, [&](auto type) {
             typedef decltype(type) T;
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                const float a = (float)(T)y[2 * h], d = (float)(T)y[2 * h + 1];
+                const float u = y[2 * h] * unit, w = y[2 * h + 1] * unit;
+                const float a = (float)(T)u, d = (float)(T)w;
                 hi[h] = pack_pair<T>(a, d);
-                lo[h] = pack_pair<T>(y[2 * h] - a, y[2 * h + 1] - d);
+                lo[h] = pack_pair<T>(u - a, w - d);
             }
         });
 #pragma unroll
@@ -11636,7 +11645,7 @@ k_list(const __grid_constant__ params p) {
                 for (int k = 0; k < 4; k++) {
                     const int col = 16 * (first + i) + (eight_bits<K> ? 2 * r + k / 2 : r + 8 * (k / 2)),
                               h = 2 * c + (k & 1);
-                    if (h < heads && col < p.dv) out[h * pitch + col] = acc[i][k];
+                    if (h < heads && col < p.dv) out[h * pitch + col] = acc[i][k] * unscale;
                 }
         }
         if (threadIdx.x < (unsigned)heads) {

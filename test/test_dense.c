@@ -274,6 +274,84 @@ static void low_scores(void) {
     }
 }
 
+/* Numbers of V at both ends of f32's range: results are as many times as large, of every method, in one
+   row and in as many as go by blocks. */
+static void value_ranges(void) {
+    enum { KEYS = 300, DIM = 40, ROWS = 70, HEADS = 4 };
+    static const santa_dtype types[] = {SANTA_F32, SANTA_BF16};
+    static const int powers[] = {0, 118, -110};
+    double *first = ref_doubles(ROWS * HEADS * DIM);
+    for (int m = 0; m < SANTA_METHOD_COUNT; m++)
+        for (int t = 0; t < 4; t++)
+            FOR_EACH_ISA (isa) {
+                ref_spec s = ref_spec_make(HEADS, 1, KEYS, DIM);
+                s.q_type = s.k_type = s.v_type = types[t / 2];
+                s.q_len = t % 2 ? ROWS : 1;
+                s.causal = m == SANTA_SAMPLE_ATTENTION;
+                if (s.causal && s.q_len == 1) continue;
+                for (int i = 0; i < 3; i++) {
+                    santa_options o = ref_options((santa_method)m, 30, 1);
+                    ref_problem p;
+                    int64_t wrong = 0;
+                    ref_build(&p, &s);
+                    for (int64_t x = 0; x < KEYS * DIM; x++) p.v[x] *= ref_power(powers[i]);
+                    ref_write(&p);
+                    o.isa = isa;
+                    o.vattention.sink_tokens = o.vattention.local_tokens = 5;
+                    santa_clear_unused_options(&o);
+                    p.a.std_error = ref_has_error((santa_method)m) ? p.std_error : NULL;
+                    const int ran = ref_run(&p, &o, NULL);
+                    for (int64_t x = 0; ran && x < s.q_len * HEADS * DIM; x++) {
+                        const double out = ref_get(&p.a.out, 0, x / HEADS / DIM, x / DIM % HEADS, x % DIM);
+                        if (i == 0) first[x] = out;
+                        else wrong += !(fabs(out * ref_power(-powers[i]) - first[x]) <= 1e-6);
+                    }
+                    CHECK_MSG(wrong == 0, "%s, %s, type %d, %d rows, V times 2^%d: %lld results are off",
+                              santa_method_name(o.method), santa_isa_name(isa), (int)types[t / 2],
+                              (int)s.q_len, powers[i], (long long)wrong);
+                    ref_free(&p);
+                }
+            }
+    free(first);
+}
+
+/* All keys but one weigh e^-20 of that one each, and V is 0 at that one: what is left is theirs. */
+static void faint_weights(void) {
+    enum { KEYS = 700, DIM = 32, BEST = 300, HEADS = 4 };
+    static const santa_dtype types[] = {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3, SANTA_Q8_0};
+    const double rest = exp(-20.0) * (KEYS - 1), want = rest / (1.0 + rest);
+    for (int t = 0; t < 10; t++)
+        FOR_EACH_ISA (isa) {
+            ref_spec s = ref_spec_make(HEADS, 1, KEYS, DIM);
+            santa_options o = ref_options(SANTA_DENSE, 0, 0);
+            ref_problem p;
+            double off = 0.0;
+            s.k_type = s.v_type = types[t / 2];
+            s.q_len = t % 2 ? 70 : 1;
+            s.sm_scale = 1.0f;
+            ref_build(&p, &s);
+            for (int64_t x = 0; x < KEYS * DIM; x++) {
+                p.k[x] = x == BEST * DIM ? 4.0 : 0.0;
+                p.v[x] = x / DIM == BEST ? 0.0 : 1.0;
+            }
+            for (int64_t x = 0; x < s.q_len * HEADS * DIM; x++) p.q[x] = x % DIM == 0 ? 5.0 : 0.0;
+            ref_write(&p);
+            o.isa = isa;
+            const int ran = ref_run(&p, &o, NULL);
+            for (int64_t x = 0; ran && x < s.q_len * HEADS * DIM; x++) {
+                const double out = ref_get(&p.a.out, 0, x / HEADS / DIM, x / DIM % HEADS, x % DIM);
+                off = off > fabs(out / want - 1.0) ? off : fabs(out / want - 1.0);
+            }
+            /* q8_0 has no 1; in rows by blocks weights of bf16 are bf16 */
+            CHECK_MSG(off <= (types[t / 2] == SANTA_Q8_0                  ? 2e-3
+                              : types[t / 2] == SANTA_BF16 && s.q_len > 1 ? 4e-3
+                                                                          : 2e-5),
+                      "%s, type %d, %d rows: %g off, relative", santa_isa_name(isa), (int)types[t / 2],
+                      (int)s.q_len, off);
+            ref_free(&p);
+        }
+}
+
 static void strided_zero(void) {
     /* One K/V row shown as many, and one KV head shown as two: views with stride 0 are inputs
        like any other. */
@@ -908,6 +986,8 @@ const test_case suite_dense[] = {
     {"scores up to 2^100", large_scores},
     {"scores from 0 to -200", wide_scores},
     {"scores far below zero, every method", low_scores},
+    {"V of every size, every method", value_ranges},
+    {"weights of e^-20", faint_weights},
     {"views with stride 0", strided_zero},
     {"a NaN or +inf score spoils its row and no other", broken_scores},
     {"no key: zero and -inf, every method", no_keys},

@@ -50,6 +50,80 @@ static void query_parts(void) {
                 }
 }
 
+/* Numbers of V at both ends of the range: results are as many times as large. */
+static void value_ranges(void) {
+    NEED_DEVICE();
+    for (santa_dtype type : {SANTA_F32, SANTA_BF16})
+        for (santa_method method : {SANTA_DENSE, SANTA_IID, SANTA_PROP, SANTA_FLASH, SANTA_TOP_K, SANTA_TOP_P,
+                                    SANTA_PPS, SANTA_VATTENTION})
+            for (int64_t rows : {1, 70}) {
+                if (rows > 1 && method != SANTA_DENSE) continue;
+                ref_spec s = spec16(8, 2, 700, 64, type);
+                s.q_len = rows;
+                const santa_options o = options(method, 100);
+                result first, r;
+                for (int power : {0, 118, -110}) {
+                    problem p(s);
+                    const double factor = ldexp(1.0, power);
+                    for (int64_t j = 0; j < s.len; j++)
+                        for (int64_t h = 0; h < 2; h++)
+                            for (int64_t c = 0; c < 64; c++)
+                                ref_set(&p.a.v, 0, j, h, c, factor * ref_get(&p.a.v, 0, j, h, c));
+                    if (!run_on_gpu(p, o, power ? &r : &first)) return;
+                    int64_t wrong = 0;
+                    for (int64_t i = 0; power && i < rows; i++)
+                        for (int64_t h = 0; h < 8; h++)
+                            for (int64_t c = 0; c < 64; c++) {
+                                const double x = ref_get(&first.out, 0, i, h, c),
+                                             y = ref_get(&r.out, 0, i, h, c);
+                                wrong += !(fabs(y / factor - x) <= 1e-6);
+                            }
+                    CHECK_MSG(wrong == 0, "%s, type %d, %lld rows, V times 2^%d: %lld results are off",
+                              santa_method_name(method), (int)type, (long long)rows, power, (long long)wrong);
+                }
+            }
+}
+
+/* All keys but one weigh e^-16.875 of that one each, which f16 hardly has, and V is 0 at that one. */
+static void faint_weights(void) {
+    NEED_DEVICE();
+    for (santa_dtype type : {SANTA_F16, SANTA_BF16, SANTA_E4M3})
+        for (santa_method method : {SANTA_DENSE, SANTA_TOP_K, SANTA_VATTENTION})
+            for (int64_t rows : {1, 70}) {
+                if (rows > 1 && (method != SANTA_DENSE || type == SANTA_E4M3)) continue;
+                ref_spec s = spec16(4, 1, 700, 128, type);
+                if (type == SANTA_E4M3) s.q_type = SANTA_F16;
+                s.q_len = rows;
+                problem p(s);
+                p.a.sm_scale = 1.0f;
+                p.a.causal = 0;
+                for (int64_t c = 0; c < 128; c++) {
+                    for (int64_t j = 0; j < s.len; j++) {
+                        ref_set(&p.a.k, 0, j, 0, c, j == 300 && c == 0 ? 4.5 : 0.0);
+                        ref_set(&p.a.v, 0, j, 0, c, j == 300 ? 0.0 : 1.0);
+                    }
+                    for (int64_t i = 0; i < rows; i++)
+                        for (int64_t h = 0; h < 4; h++) ref_set(&p.a.q, 0, i, h, c, c == 0 ? 3.75 : 0.0);
+                }
+                santa_options o = options(method, 256);
+                if (method == SANTA_VATTENTION) {       /* nothing drawn */
+                    o.vattention.sink_tokens = 400;
+                    o.vattention.local_tokens = 300;
+                }
+                result r;
+                if (!run_on_gpu(p, o, &r)) return;
+                const double keys = method == SANTA_TOP_K ? 255.0 : 699.0;
+                const double want = keys * exp(-16.875) / (1.0 + keys * exp(-16.875));
+                double off = 0.0;
+                for (int64_t i = 0; i < rows; i++)
+                    for (int64_t h = 0; h < 4; h++)
+                        for (int64_t c = 0; c < 128; c++)
+                            off = std::max(off, fabs(ref_get(&r.out, 0, i, h, c) / want - 1.0));
+                CHECK_MSG(off <= (rows > 1 ? 4e-3 : 1e-4), "%s, type %d, %lld rows: %g off, relative",
+                          santa_method_name(method), (int)type, (long long)rows, off);
+            }
+}
+
 /* Each head by itself: a q out of f16's range on either side, and one that is no number. */
 static void query_ranges(void) {
     NEED_DEVICE();
@@ -166,7 +240,8 @@ static void blocks_of_32(void) {
 }
 
 static const test_case type_cases[] = {
-    {"query_parts", query_parts}, {"query_ranges", query_ranges},
+    {"query_parts", query_parts}, {"query_ranges", query_ranges}, {"value_ranges", value_ranges},
+    {"faint_weights", faint_weights},
     {"scores_with_extras", scores_with_extras}, {"e5m2_infinities", e5m2_infinities},
     {"blocks_of_32", blocks_of_32},
     {0, 0}
