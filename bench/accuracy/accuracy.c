@@ -1100,7 +1100,15 @@ typedef struct sparse_probe {
     santa_sample_audit *audit;                              /* [n_heads] */
     void     *workspace;
     size_t    bytes;
+    double    seconds, dense_seconds;                       /* of the last call, and of the dense one */
 } sparse_probe;
+
+/* Processor time of this thread. */
+static double thread_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
 
 static int sparse_attend(sparse_probe *x, const santa_attention *a, const santa_options *o) {
     const size_t bytes = santa_workspace_size(a, o);
@@ -1110,7 +1118,9 @@ static int sparse_attend(sparse_probe *x, const santa_attention *a, const santa_
         x->bytes = x->workspace ? bytes : 0;
         if (!x->workspace) return fail(x->r, "no memory for a workspace");
     }
+    const double start = thread_seconds();
     const santa_status status = santa_decode(a, o, x->workspace, x->bytes, NULL);
+    x->seconds = thread_seconds() - start;
     return status == SANTA_OK ? 0 : fail(x->r, santa_status_string(status));
 }
 
@@ -1128,23 +1138,33 @@ static double head_error(const sparse_probe *x, int64_t n, int64_t heads, int64_
 
 static void sparse_measure(sparse_probe *x, const santa_attention *a, int32_t layer, double alpha) {
     const int64_t n = a->q.shape[1], heads = a->q.shape[2], dim = a->out.shape[3];
-    char length[24], row[64], all[64], section[64];
+    char length[24], row[64], all[64], first_dense[64], section[64];
     santa_options o = sparse_options(alpha, 1, 0);
     o.sample_attention.audit = x->audit;
     snprintf(length, sizeof length, "%d", (int)n);
     snprintf(row, sizeof row, "alpha %g, layer %d", alpha, (int)layer);
     snprintf(all, sizeof all, "alpha %g, all layers", alpha);
+    snprintf(first_dense, sizeof first_dense, "alpha %g, layer 0 dense", alpha);
     snprintf(section, sizeof section, "per head at %d tokens", (int)n);
     for (int pass = 0; pass < 2; pass++) {                  /* a group's heads together, then each alone */
+        const char *const time =
+            pass ? "time, % of dense, each head its own" : "time, % of dense, union of a group";
         o.sample_attention.per_head = pass;
-        o.sample_attention.row_mass = pass ? x->mass : NULL;
+        o.sample_attention.row_mass = NULL;
         if (sparse_attend(x, a, &o) != 0) return;
+        const double part = 100.0 * x->seconds / x->dense_seconds;
+        add_measure(x->m, 8, time, row, length, part);
+        add_measure(x->m, 8, time, all, length, part);
+        add_measure(x->m, 8, time, first_dense, length, layer > 0 ? part : 100.0);
+        o.sample_attention.row_mass = x->mass;
+        if (pass && sparse_attend(x, a, &o) != 0) return;
         for (int64_t h = 0; h < heads; h++) {
             const santa_sample_audit *u = &x->audit[h];
             const char *const kept =
                 pass ? "blocks kept, %, each head its own" : "blocks kept, %, union of a group";
             add_measure(x->m, 8, kept, row, length, 100.0 * u->kept_share);
             add_measure(x->m, 8, kept, all, length, 100.0 * u->kept_share);
+            add_measure(x->m, 8, kept, first_dense, length, layer > 0 ? 100.0 * u->kept_share : 100.0);
             if (!pass) continue;
             double mean = 0.0;
             for (int64_t i = 0; i < n; i++) mean += (double)x->mass[i * heads + h] / (double)n;
@@ -1173,6 +1193,7 @@ static void sparse_rows(void *user, const llama_state *s, int32_t layer, int64_t
         a.causal = 1;
         a.out.data = x->dense;
         if (rows < SANTA_BLOCK || sparse_attend(x, &a, &dense) != 0) return;
+        x->dense_seconds = x->seconds;
         a.out.data = x->out;
         for (int i = 0; i < COUNT(alphas) && !x->r->failed; i++) sparse_measure(x, &a, layer, alphas[i]);
     }
@@ -1205,13 +1226,6 @@ static int probe_sparse(body *b, run *r, int64_t number, llama_error *e) {
     free(x.audit);
     free(x.workspace);
     return status;
-}
-
-/* Processor time of this thread. */
-static double thread_seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* ------------------------------------------------------------ a body */
