@@ -125,11 +125,19 @@ static void tear_down(void) {
     remove(buckets_path);
 }
 
+/* Lines of times are left out. */
 static size_t read_csv(char *to) {
     FILE *f = fopen(csv_path, "rb");
-    const size_t n = f ? fread(to, 1, MOST - 1, f) : 0;
+    size_t n = f ? fread(to, 1, MOST - 1, f) : 0;
     if (f) fclose(f);
     to[n] = 0;
+    for (char *line = to; line < to + n;) {
+        const char *end = strchr(line, '\n');
+        const size_t size = end ? (size_t)(end - line) + 1 : (size_t)(to + n - line);
+        if (strncmp(line, "8,\"time", 7) != 0) { line += size; continue; }
+        memmove(line, line + size, (size_t)(to + n - line) - size + 1);
+        n -= size;
+    }
     return n;
 }
 
@@ -220,6 +228,7 @@ static void sparse(void) {
     }
     CHECK_MSG(strcmp(said, other) == 0, "three threads give other numbers than one");
     CHECK_NEAR(atof(value_behind("8,\"all\",\"dense\",\"-\",blocks_kept_percent,")), 100.0, 0, 0);
+    CHECK(strstr(other, "\"time, %") == NULL);
     static const char *const own = "8,\"blocks kept, %, each head its own\",\"alpha ";
     const double half = kept_by(own, "0.5"), most = kept_by(own, "0.95"),
                  joined = kept_by("8,\"blocks kept, %, union of a group\",\"alpha ", "0.5");
