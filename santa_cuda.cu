@@ -1161,12 +1161,9 @@ __device__ __forceinline__ void copy_some_or_zero(void *to, const char *from, in
         asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 4, %2;"
                      :: "r"(dst), "l"(from), "r"(have ? 4 : 0) : "memory");
 }
-__device__ __forceinline__ void copy_some(void *to, const char *from, bool eight) {
-    const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
-    if (eight)
-        asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 8;" :: "r"(dst), "l"(from) : "memory");
-    else
-        asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 4;" :: "r"(dst), "l"(from) : "memory");
+template <int BYTES> __device__ __forceinline__ void copy_some_at(unsigned to, const char *from) {
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2;"
+                 :: "r"(to), "l"(from), "n"(BYTES) : "memory");
 }
 /* Waits for all of so many threads, whole warps; id from 1 to 15. */
 __device__ __forceinline__ void barrier_among(int id, int threads) {
@@ -3763,8 +3760,8 @@ __global__ void __launch_bounds__(PORTION, 4) k_gather(const __grid_constant__ p
 /* --------------------------------------------------------------------------- >>dense-kernel */
 
 enum { WEIGHT_BITS = 15, LEAST_UNIT = -100, MOST_UNIT = 113 };
-/* Weights as f16 are up to 2^15, else small ones would lose bits. As bf16 they have f32's range, and sums of
-   large numbers of V would overflow. */
+/* Weights as f16 are up to 2^15, else small ones would lose bits. As bf16 they have f32's range,
+   and sums of large numbers of V would overflow. */
 __device__ __forceinline__ float weight_bits_of(__half) { return (float)WEIGHT_BITS; }
 __device__ __forceinline__ float weight_bits_of(__nv_bfloat16) { return 0.0f; }
 template <typename K> __device__ __forceinline__ float weight_bits(const params &p) {
@@ -3775,8 +3772,9 @@ template <typename K> __device__ __forceinline__ float weight_bits(const params 
 /* Online softmax of a warp's block, heads 2c + e: s becomes the weights relative to the new maximum,
    times 2^bits. keep: what the sums so far are to be multiplied with. pairs: bit i, whether a lane's pair i
    of keys counts. */
-__device__ __forceinline__ void weigh_block(float (&s)[2][8], const float (&m)[2], float bits, unsigned pairs,
-                                            float (&top)[2], float (&den)[2], float (&keep)[2]) {
+__device__ __forceinline__ void weigh_block(float (&s)[2][8], const float (&m)[2], float bits,
+                                            unsigned pairs, float (&top)[2], float (&den)[2],
+                                            float (&keep)[2]) {
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         const float now = fmaxf(top[e], m[e]);
@@ -4460,6 +4458,17 @@ k_dense(const __grid_constant__ params p) {
 /* K and V of q8_0 and q4_0: q's numbers are three digits of 8 bits, so that K's meet them as they are.
    A block's sums, whole numbers, are multiplied with its scale. */
 
+/* Where number f of a row is multiplied in its block: an even one, which begins at half a word, is
+   turned by two bytes, so that all its words but one are words of memory; q4_0 has two numbers in
+   a byte. */
+__device__ __forceinline__ int place_in_block(int type, int f, int by = 2) {
+    const int last = type == SANTA_Q8_0 ? 31 : 15;
+    return f & 32 ? f & 31 : (f & 31 & ~last) | ((f + by) & last);
+}
+__device__ __forceinline__ int number_at_place(int type, int block, int place) {
+    return 32 * block + place_in_block(type, (block & 1) * 32 + place, -2);
+}
+
 /* q as digits, for the slots of tensor cores: digit i of head h is in slot i << part_shift | h, the
    highest digit first; slots lie as a lane multiplies them. A head with a number that is not finite has
    NaN as its unit.
@@ -4496,8 +4505,9 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_query_digits(const __grid_
         x = (x - digit[2]) >> 8;
         digit[1] = (signed char)x;
         digit[0] = (x - digit[1]) >> 8;
-        /* lane r, c has numbers 4 c to 4 c + 3 of slot r in one word, those 16 further on in the other */
-        const int to = ((f / 32 * 32 + 4 * warp + (f / 4 & 3)) * 2 + (f / 16 & 1)) * 4 + (f & 3);
+        /* lane r, c has places 4 c to 4 c + 3 of slot r in one word, those 16 further on in the other */
+        const int at = place_in_block(p.k_type, f),
+                  to = ((f / 32 * 32 + 4 * warp + (at / 4 & 3)) * 2 + (at / 16 & 1)) * 4 + (at & 3);
 #pragma unroll 1
         for (int set = 0; set < p.q_sets; set++) {
             const int i = (set * PASS_HEADS >> p.part_shift) + part;
@@ -4507,54 +4517,58 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_query_digits(const __grid_
     }
 }
 
-/* 16 rows of blocks on their way to slot, those of copy_rows; rows come by pieces of 1 << staged bytes. */
+/* A lane's pieces of two rows, every fourth one from `from` on, to memory `to` and 8 rows further on. */
+template <int BYTES>
+__device__ __forceinline__ void copy_fourths(unsigned to, const char *const (&from)[2], int pieces) {
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int k = 0; k < 5; k++)
+            if (k < 2 || 4 * k < pieces)
+                copy_some_at<BYTES>(to + 32 * BLOCK_WORDS * h + 4 * k * BYTES, from[h] + 4 * k * BYTES);
+}
+/* 16 rows of blocks on their way to slot, those of copy_rows, four lanes to each, so that there are few
+   addresses. Rows have 8 to 20 pieces of 8 or 4 bytes. */
 __device__ __forceinline__ void copy_blocks(const params &p, const cursor &x, bool of_v, int i,
                                             unsigned *slot) {
-    const int lane = threadIdx.x & 31, staged = of_v ? p.staged_v : p.staged_k,
-              pieces = plain_bytes_of(p, of_v, of_v ? p.dv : p.d) >> staged;
+    const int c = threadIdx.x & 3, m = (threadIdx.x & 31) >> 2, staged = of_v ? p.staged_v : p.staged_k,
+              left = (plain_bytes_of(p, of_v, of_v ? p.dv : p.d) >> staged) - c;
     const i64 *const stride = of_v ? p.v_stride : p.k_stride;
-    const char *const data = (of_v ? p.v : p.k) + x.kv * stride[2];
-    const auto copy = [&](char *to, const char *from) { copy_some(to, from, staged == 3); };
-    const int first = x.block * BLOCK + 2 * i;
-    const auto key = [&](int m) { return min(max(first + 8 * (m & 7) + (m >> 3), x.begin), x.end - 1); };
-    const auto to = [&](int m, int piece) { return (char *)(slot + m * BLOCK_WORDS) + (piece << staged); };
-    int from = 0;
+    const char *const data = (of_v ? p.v : p.k) + x.kv * stride[2] + (c << staged);
+    const int first = x.block * BLOCK + 2 * i + 8 * m;             /* the lane's keys: this, and the next */
+    const char *row[2];
     if (agreed(!p.table && x.block * BLOCK >= x.begin && (x.block + 1) * BLOCK <= x.end)) {
-        const i64 pitch = stride[1];
-        const char *const base = data + x.b * stride[0] + (i64)first * pitch;
-#pragma unroll 1
-        for (; pieces - from > 2; from += 16) {     /* 16 lanes to a row */
-            const int piece = from + (lane & 15);
-            const char *row = base + 8 * (lane >> 4) * pitch + (piece << staged);
-            if (piece < pieces)
+        row[0] = data + x.b * stride[0] + first * stride[1];
+        row[1] = row[0] + stride[1];
+    } else {
 #pragma unroll
-                for (int n = 0; n < 8; n++)
-                    copy(to(2 * n + (lane >> 4), piece), row + (16 * (n & 3) + (n >> 2)) * pitch);
+        for (int h = 0; h < 2; h++) {
+            const i64 at = row_offset(p, stride, x.b, min(max(first + h, x.begin), x.end - 1));
+            row[h] = data + (at == NO_ROW ? 0 : at);
         }
-        const int left = pieces - from, m = left > 1 ? lane >> 1 : lane;
-        if (left > 0 && m < 16) {
-            const int piece = from + (left > 1 ? lane & 1 : 0);
-            copy(to(m, piece), base + (8 * (m & 7) + (m >> 3)) * pitch + (piece << staged));
-        }
-        return;
     }
-#pragma unroll 1
-    for (int m = 0; m < 16; m++) {
-        const i64 row = row_offset(p, stride, x.b, key(m));
-#pragma unroll 1
-        for (int piece = lane; piece < pieces; piece += 32)
-            copy(to(m, piece), data + (row == NO_ROW ? 0 : row) + (piece << staged));
-    }
+    const unsigned to
+        = (unsigned)__cvta_generic_to_shared(slot + m * BLOCK_WORDS) + (unsigned)(c << staged);
+    if (staged == 3) copy_fourths<8>(to, row, left); else copy_fourths<4>(to, row, left);
 }
 
-/* Word k of the numbers of block n of a row; blocks of 2 * HALF bytes begin at any even byte. */
-template <int HALF> __device__ __forceinline__ unsigned block_word(const unsigned *row, int n, int k) {
-    const unsigned *const at = row + HALF * (n / 2) + k;
-    return n & 1 ? at[HALF / 2 + 1] : __byte_perm(at[0], at[1], 0x5432);
-}
-template <int HALF> __device__ __forceinline__ float block_unit(const unsigned *row, int n) {
-    return __half2float(((const __half *)row)[HALF * n]);
-}
+/* Two blocks of a row at a time, 2 * HALF words that begin with the first one's scale: word k of the
+   numbers of either as place_in_block has them, and the scales. */
+template <int HALF> struct block_pair_words {
+    enum { MIDDLE = HALF / 2 };
+    const unsigned *at;
+    unsigned first, middle;
+    __device__ __forceinline__ block_pair_words(const unsigned *row, int pair)
+        : at(row + HALF * pair), first(at[0]), middle(at[MIDDLE]) { }
+    __device__ __forceinline__ unsigned even(int k) const {         /* any k */
+        return __byte_perm(at[k], middle, k ? 0x3210 : 0x3254);
+    }
+    __device__ __forceinline__ unsigned even_behind(int k) const { return at[k]; }  /* not the first */
+    __device__ __forceinline__ unsigned odd(int k) const { return at[MIDDLE + 1 + k]; }
+    __device__ __forceinline__ float unit(int odd) const {
+        return __half2float(__ushort_as_half((unsigned short)(odd ? middle >> 16 : first & 0xffffu)));
+    }
+};
 enum { Q8_HALF = 17, Q4_HALF = 9 };
 /* Halves of bytes, less 8, as the upper ones of signed bytes. */
 __device__ __forceinline__ unsigned upper_halves(unsigned x) { return (x & 0xf0f0f0f0u) ^ 0x80808080u; }
@@ -4571,35 +4585,39 @@ __device__ __forceinline__ void block_dots_of(const params &p, const block_digit
 #pragma unroll
     for (int pair = 0; pair < BLOCK_DIM / 64; pair++) {
         if (64 * pair >= p.d) break;
+        unsigned a[2][4];
+        float unit[2][2], x[2][4];
+        int sums[2][4];
 #pragma unroll
-        for (int n = 2 * pair; n < 2 * pair + 2; n++) {
-            unsigned a[4];
-            float unit[2], x[4];
+        for (int h = 0; h < 2; h++) {
+            const block_pair_words<HALF> words(row[h], pair);
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                unit[h] = block_unit<HALF>(row[h], n);
-                const unsigned w = block_word<HALF>(row[h], n, c);
-                if (HALF == Q8_HALF) {
-                    a[h] = w;
-                    a[2 + h] = block_word<HALF>(row[h], n, 4 + c);
-                } else {
-                    a[h] = upper_halves(w << 4);
-                    a[2 + h] = upper_halves(w);
-                }
+            for (int n = 0; n < 2; n++) {
+                const unsigned w = n ? words.odd(c) : words.even(c);
+                unit[n][h] = words.unit(n);
+                a[n][h] = HALF == Q8_HALF ? w : upper_halves(w << 4);
+                a[n][2 + h] = HALF == Q8_HALF ? n ? words.odd(4 + c) : words.even_behind(4 + c)
+                                              : upper_halves(w);
             }
-            int sums[4];
-            mma_bytes(sums, a, q.digits[0][n][lane], __float_as_int(zero));
-#pragma unroll
-            for (int i = 0; i < 4; i++) x[i] = __int_as_float(sums[i]) - zero;
-#pragma unroll 1
-            for (int set = 1; set < p.q_sets; set++) {
-                mma_bytes(sums, a, q.digits[set][n][lane], __float_as_int(zero));
-#pragma unroll
-                for (int i = 0; i < 4; i++) x[i] = fmaf(x[i], next, __int_as_float(sums[i]) - zero);
-            }
-#pragma unroll
-            for (int i = 0; i < 4; i++) total[i] = fmaf(unit[i / 2], x[i], total[i]);
         }
+        const auto multiply = [&](int set) {
+#pragma unroll
+            for (int n = 0; n < 2; n++)
+                mma_bytes(sums[n], a[n], q.digits[set][2 * pair + n][lane], __float_as_int(zero));
+        };
+        multiply(0);
+#pragma unroll
+        for (int k = 0; k < 8; k++) x[k / 4][k % 4] = __int_as_float(sums[k / 4][k % 4]) - zero;
+#pragma unroll 1
+        for (int set = 1; set < p.q_sets; set++) {
+            multiply(set);
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                x[k / 4][k % 4] = fmaf(x[k / 4][k % 4], next, __int_as_float(sums[k / 4][k % 4]) - zero);
+        }
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            total[k % 4] = fmaf(unit[k / 4][k % 4 / 2], x[k / 4][k % 4], total[k % 4]);
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) y[i & 1][i / 2] = total[i] * q.unit[2 * c + (i & 1)];
@@ -4634,7 +4652,7 @@ __device__ __forceinline__ void load_digits(const params &p, int b, int kv, int 
 }
 
 /* Adds V's rows in slot times weights, as add_values does. Bytes are exact in bf16; a block's scale is the
-   weights'. A lane's sums are of columns 32 n + 4 r + 2 t + k / 2 in acc[2 n + t][k]. */
+   weights'. A lane's sums are of place 4 r + 2 t + k / 2 of block n in acc[2 n + t][k]. */
 template <int HALF>
 __device__ __forceinline__ void add_blocks(const params &p, const unsigned *slot, const float y[2][2],
                                            float (&acc)[BLOCK_DIM / 16][4]) {
@@ -4654,15 +4672,18 @@ __device__ __forceinline__ void add_blocks(const params &p, const unsigned *slot
 #pragma unroll
     for (int pair = 0; pair < BLOCK_DIM / 64; pair++) {
         if (64 * pair >= p.dv) break;
+        const block_pair_words<HALF> words[4] = { { row[0], pair }, { row[1], pair }, { row[2], pair },
+                                                  { row[3], pair } };
 #pragma unroll
         for (int n = 2 * pair; n < 2 * pair + 2; n++) {
             unsigned x[4], hi[2], lo[2];
             float w[4];
 #pragma unroll
             for (int m = 0; m < 4; m++) {
-                w[m] = weight[m] * block_unit<HALF>(row[m], n);
-                if (HALF == Q8_HALF) x[m] = block_word<HALF>(row[m], n, r);
-                else x[m] = upper_halves(block_word<HALF>(row[m], n, r & 3) << (r < 4 ? 4 : 0));
+                const int k = HALF == Q8_HALF ? r : r & 3;
+                w[m] = weight[m] * words[m].unit(n & 1);
+                x[m] = n & 1 ? words[m].odd(k) : words[m].even(k);
+                if (HALF == Q4_HALF) x[m] = upper_halves(x[m] << (r < 4 ? 4 : 0));
             }
 #pragma unroll
             for (int h = 0; h < 2; h++) {
@@ -4825,7 +4846,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_dense_blocks(const __gr
     for (int i = 0; i < TILES; i++)
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            merge[warp].head[2 * c + (k & 1)][16 * (i & ~1) + 4 * r + 2 * (i & 1) + k / 2]
+            merge[warp]
+                .head[2 * c + (k & 1)][number_at_place(p.v_type, i / 2, 4 * r + 2 * (i & 1) + k / 2)]
                 = acc[i][k] * unit;
     write_split<SCORE_WARPS>(p, merge, top, den, heads, split_of(p, b, head, (int)blockIdx.x),
                              split_pitch(p), 0, (int)threadIdx.x);

@@ -366,10 +366,9 @@ inline void copy_some_or_zero(void *to, const char *from, int bytes, bool have, 
     emulated::begin_copy(emulated::state.now->copies, (char *)to, from, have ? bytes : 0, have ? 0 : bytes,
                          HERE("cp.async"), (unsigned)bytes);
 }
-inline void copy_some(void *to, const char *from, bool eight, CALLER) {
-    const int bytes = eight ? 8 : 4;
-    emulated::begin_copy(emulated::state.now->copies, (char *)to, from, bytes, 0, HERE("cp.async"),
-                         (unsigned)bytes);
+template <int BYTES> void copy_some_at(unsigned to, const char *from, CALLER) {
+    emulated::begin_copy(emulated::state.now->copies, emulated::shared_pointer(to), from, BYTES, 0,
+                         HERE("cp.async"), (unsigned)BYTES);
 }
 inline void copy16_or_zero_at(unsigned to, const char *from, bool have, CALLER) {
     copy16_or_zero((uint4 *)emulated::shared_pointer(to), from, have, file, line);
