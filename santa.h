@@ -4615,7 +4615,8 @@ static void santa__load_query(const santa__job *j, const santa_tensor *q, int64_
     int64_t size = santa__bytes(q->dtype, 1), c;
     const char *p = (const char *)q->data + (j->batch * q->stride[0] + santa__row_of(j, x) * q->stride[1]
                                              + santa__head(j, x) * q->stride[2]) * size;
-    for (c = 0; c < q->shape[3]; c++) f[c] = santa__load(q->dtype, p + c * q->stride[3] * size);
+    if (q->stride[3] == 1) j->kernel->widen(q->dtype, p, q->shape[3], f);
+    else for (c = 0; c < q->shape[3]; c++) f[c] = santa__load(q->dtype, p + c * q->stride[3] * size);
 }
 
 /* How many of B draws keep a feature whose probability is p (section 5; stratified: appendix
