@@ -1906,6 +1906,7 @@ typedef struct santa__weights {
 
 /* The shape of a copy of K, see >>proxy. */
 enum { SANTA__PROXY_DIM = 1024 };            /* head_dim at most */
+enum { SANTA__ENCODED = 4 };                 /* keys encoded together, or two of many features */
 typedef struct santa__format {
     int64_t keys, chunks, features;          /* of a block; of a key, padded to whole chunks */
     int64_t dim, piece;                      /* head_dim; the largest power of two in it */
@@ -1946,8 +1947,8 @@ typedef struct santa__kernels {
     void (*accumulate)(santa_dtype t, const char *const *row, int n, int64_t dv, const santa__weights *x);
     void (*copied)(const char *block, const santa__format *f, const santa__copied *x);
     void (*rotate)(float *x, const float *turn, const santa__format *f);
-    float (*encode)(santa_dtype t, const char *row, const float *turn, const float *centre,
-                    const santa__format *f, char *codes);
+    void (*encode)(santa_dtype t, const char *const *row, int n, const float *turn, const float *centre,
+                   const santa__format *f, char *codes, float *gain);
     float (*product)(const float *a, const float *b);
     float (*sizes)(const float *const *u, const float *const *unit, int64_t heads, int64_t b, float *size);
     int (*widen)(santa_dtype t, const char *row, int64_t n, float *f);
@@ -2060,6 +2061,14 @@ static void santa__pack_q8(const float *q, int64_t d, int64_t heads, char *packe
 }
 
 /* ------------------------------------------------------------ >>kernels-scalar */
+
+/* Of lane i in each step of the butterflies: bit k of i. */
+static const float santa__signs[4][16] = {
+    { 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1 },
+    { 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1 },
+    { 1, 1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1 },
+    { 1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1 }
+};
 
 #define SANTA__ISA(name) santa__##name##_scalar
 #define SANTA__TARGET
@@ -6005,23 +6014,29 @@ static void santa__encode_centre(santa__encoder *x, char *block) {
 /* The block that begins with key j of a sequence. */
 static void santa__encode_block(santa__encoder *x, int64_t j, char *block) {
     const santa__format *f = x->f;
+    const int as_they_are = santa__is_adjacent(x->k) && !x->k->scales,
+              few = !as_they_are ? 1 : f->features > SANTA__PROXY_DIM / 2 ? 2 : SANTA__ENCODED;
+    const char *row[SANTA__ENCODED];
+    float gain[SANTA__ENCODED];
     int64_t i;
+    int n;
     memset(block, 0, (size_t)f->bytes);
     santa__mean_key(x, j);
     x->kernel->rotate(x->centre, x->turn, f);
     santa__encode_centre(x, block);
-    for (i = 0; i < f->keys; i++) {
-        santa_dtype t = x->k->dtype;
-        const char *row = santa__row(x->k, j + i) + x->k->at;
-        uint16_t gain;
-        if (!santa__is_adjacent(x->k) || x->k->scales) {
+    for (i = 0; i < f->keys; i += few) {
+        if (as_they_are) for (n = 0; n < few; n++) row[n] = santa__row(x->k, j + i + n) + x->k->at;
+        else {
             santa__load_row(x->k, x->kernel, j + i, x->apart);
-            t = SANTA_F32;
-            row = (const char *)x->apart;
+            row[0] = (const char *)x->apart;
         }
-        gain = santa_f32_to_f16(x->kernel->encode(t, row, x->turn, x->centre, f, block + 16 * i));
-        if ((gain & 0x7c00u) == 0x7c00u) gain = 0x7e00u;
-        memcpy(block + f->gains + 2 * i, &gain, sizeof gain);
+        x->kernel->encode(as_they_are ? x->k->dtype : SANTA_F32, row, few, x->turn, x->centre, f,
+                          block + 16 * i, gain);
+        for (n = 0; n < few; n++) {
+            uint16_t bits = santa_f32_to_f16(gain[n]);
+            if ((bits & 0x7c00u) == 0x7c00u) bits = 0x7e00u;
+            memcpy(block + f->gains + 2 * (i + n), &bits, sizeof bits);
+        }
     }
 }
 
@@ -12449,19 +12464,14 @@ static void SANTA__ISA(copied)(const char *block, const santa__format *f, const 
 SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(butterflies)(float *x, const santa__format *f) {
     enum { levels = SANTA__LANES > 8 ? 4 : SANTA__LANES > 4 ? 3 : SANTA__LANES > 2 ? 2 : 0 };
     const int64_t piece = f->piece;
-    SANTA__V sign[4];
-    float bit[SANTA__LANES];
     int64_t c, i, step;
-    int k, n;
-    for (k = 0, n = 1; n < SANTA__LANES && n < piece; k++, n *= 2) {
-        for (i = 0; i < SANTA__LANES; i++) bit[i] = i & n ? -1.0f : 1.0f;
-        sign[k] = SANTA__ISA(vget)(bit);
-    }
+    int k;
     for (c = 0; c < f->features; c += SANTA__LANES) {
         SANTA__V y = SANTA__ISA(vget)(x + c);
         SANTA__UNROLL
         for (k = 0; k < levels; k++)
-            if (1 << k < piece) y = SANTA__ISA(vfma)(y, sign[k], SANTA__ISA(vswap)(y, 1 << k));
+            if (1 << k < piece)
+                y = SANTA__ISA(vfma)(y, SANTA__ISA(vget)(santa__signs[k]), SANTA__ISA(vswap)(y, 1 << k));
         SANTA__ISA(vput)(x + c, y);
     }
     for (step = SANTA__LANES; step < piece; step *= 2)
@@ -12537,51 +12547,63 @@ SANTA__TARGET static int SANTA__ISA(widen)(santa_dtype t, const char *row, int64
 }
 #endif
 
-SANTA__TARGET static float SANTA__ISA(encode)(santa_dtype t, const char *row, const float *turn,
-                                              const float *centre, const santa__format *f, char *codes) {
+/* n <= SANTA__ENCODED keys, step by step: each of one key hangs on the one before. */
+SANTA__TARGET static void SANTA__ISA(encode)(santa_dtype t, const char *const *row, int n, const float *turn,
+                                             const float *centre, const santa__format *f, char *codes,
+                                             float *gain) {
     const int parts = 8 / f->bits, levels = 1 << f->bits;
     const SANTA__V half = SANTA__ISA(vset)(0.5f), zero = SANTA__ISA(vset)(0.0f),
                    top = SANTA__ISA(vset)((float)(levels - 1)), mid = SANTA__ISA(vset)((float)(levels / 2)),
                    middle = SANTA__ISA(vset)(f->middle);
-    SANTA__V squares = zero, both = zero, code_squares = zero, scale;
-    float x[SANTA__PROXY_DIM], sum, inverse;
+    float memory[2 * SANTA__PROXY_DIM], inverse[SANTA__ENCODED], *x = memory;
     int64_t c, i;
-    int k;
-    SANTA__ISA(widen)(t, row, f->dim, x);
-    for (c = f->dim; c < f->features; c++) x[c] = 0.0f;
-    SANTA__ISA(rotate)(x, turn, f);
-    for (c = 0; c < f->features; c += SANTA__LANES) {
-        const SANTA__V y = SANTA__ISA(vsub)(SANTA__ISA(vget)(x + c), SANTA__ISA(vget)(centre + c));
-        SANTA__ISA(vput)(x + c, y);
-        squares = SANTA__ISA(vfma)(y, y, squares);
-    }
-    sum = SANTA__ISA(vtotal)(squares);
-    if (santa__not_finite(sum)) return santa__nan();
-    inverse = sum > 0.0f ? (float)(1.0 / ((double)f->step * sqrt((double)sum / (double)f->dim))) : 0.0f;
-    if (!(inverse > 0.0f) || santa__not_finite(inverse)) return 0.0f;
-    scale = SANTA__ISA(vset)(inverse);
-    for (c = 0; c < f->features; c += 16 * parts, codes += 16 * f->keys)
-        for (i = 0; i < 16; i += SANTA__LANES) {
-            SANTA__V bytes = zero;
-            for (k = parts - 1; k >= 0; k--) {                        /* floor, within the levels */
-                const SANTA__V y = SANTA__ISA(vget)(x + c + 16 * k + i);
-                SANTA__V code, level;
-                code = SANTA__ISA(vround)(SANTA__ISA(vsub)(SANTA__ISA(vmul)(y, scale), half));
-                code = SANTA__ISA(vmax)(SANTA__ISA(vadd)(code, mid), zero);
-                code = SANTA__ISA(vsub)(top, SANTA__ISA(vmax)(SANTA__ISA(vsub)(top, code), zero));
-                level = SANTA__ISA(vsub)(code, middle);
-                if (c + 16 * k + i + SANTA__LANES > f->dim) {         /* no such features: no codes */
-                    const SANTA__V there = SANTA__ISA(vget)(turn + c + 16 * k + i);
-                    code = SANTA__ISA(vfrom)(SANTA__ISA(vmul)(there, there), 1e-5f, code);
-                    level = SANTA__ISA(vfrom)(SANTA__ISA(vmul)(there, there), 1e-5f, level);
-                }
-                both = SANTA__ISA(vfma)(y, level, both);
-                code_squares = SANTA__ISA(vfma)(level, level, code_squares);
-                bytes = SANTA__ISA(vfma)(bytes, SANTA__ISA(vset)((float)levels), code);
-            }
-            SANTA__ISA(vbytes)(codes + i, bytes);
+    int k, key;
+    for (key = 0; key < n; key++, x += f->features) {
+        SANTA__V squares = zero;
+        SANTA__ISA(widen)(t, row[key], f->dim, x);
+        for (c = f->dim; c < f->features; c++) x[c] = 0.0f;
+        SANTA__ISA(rotate)(x, turn, f);
+        for (c = 0; c < f->features; c += SANTA__LANES) {
+            const SANTA__V y = SANTA__ISA(vsub)(SANTA__ISA(vget)(x + c), SANTA__ISA(vget)(centre + c));
+            SANTA__ISA(vput)(x + c, y);
+            squares = SANTA__ISA(vfma)(y, y, squares);
         }
-    return SANTA__ISA(vtotal)(both) / SANTA__ISA(vtotal)(code_squares);
+        inverse[key] = SANTA__ISA(vtotal)(squares);
+    }
+    for (key = 0; key < n; key++) {
+        const float sum = inverse[key];
+        gain[key] = santa__not_finite(sum) ? santa__nan() : 0.0f;
+        inverse[key] = sum > 0.0f ? (float)(1.0 / ((double)f->step * sqrt((double)sum / (double)f->dim)))
+                                  : 0.0f;
+    }
+    for (x = memory, key = 0; key < n; key++, x += f->features) {
+        const SANTA__V scale = SANTA__ISA(vset)(inverse[key]);
+        SANTA__V both = zero, code_squares = zero;
+        char *to = codes + 16 * key;
+        if (!(inverse[key] > 0.0f) || santa__not_finite(inverse[key])) continue;
+        for (c = 0; c < f->features; c += 16 * parts, to += 16 * f->keys)
+            for (i = 0; i < 16; i += SANTA__LANES) {
+                SANTA__V bytes = zero;
+                for (k = parts - 1; k >= 0; k--) {                    /* floor, within the levels */
+                    const SANTA__V y = SANTA__ISA(vget)(x + c + 16 * k + i);
+                    SANTA__V code, level;
+                    code = SANTA__ISA(vround)(SANTA__ISA(vsub)(SANTA__ISA(vmul)(y, scale), half));
+                    code = SANTA__ISA(vmax)(SANTA__ISA(vadd)(code, mid), zero);
+                    code = SANTA__ISA(vsub)(top, SANTA__ISA(vmax)(SANTA__ISA(vsub)(top, code), zero));
+                    level = SANTA__ISA(vsub)(code, middle);
+                    if (c + 16 * k + i + SANTA__LANES > f->dim) {     /* no such features: no codes */
+                        const SANTA__V there = SANTA__ISA(vget)(turn + c + 16 * k + i);
+                        code = SANTA__ISA(vfrom)(SANTA__ISA(vmul)(there, there), 1e-5f, code);
+                        level = SANTA__ISA(vfrom)(SANTA__ISA(vmul)(there, there), 1e-5f, level);
+                    }
+                    both = SANTA__ISA(vfma)(y, level, both);
+                    code_squares = SANTA__ISA(vfma)(level, level, code_squares);
+                    bytes = SANTA__ISA(vfma)(bytes, SANTA__ISA(vset)((float)levels), code);
+                }
+                SANTA__ISA(vbytes)(to + i, bytes);
+            }
+        gain[key] = SANTA__ISA(vtotal)(both) / SANTA__ISA(vtotal)(code_squares);
+    }
 }
 
 SANTA__TARGET static float SANTA__ISA(product)(const float *a, const float *b) {

@@ -61,7 +61,7 @@ typedef struct cell {
     const float *scales;                             /* of the arena's windows: [2, n, kv_heads] each */
 } cell;
 
-typedef enum kind { READ_K, READ_ROWS, READ_COPY, PLAIN_C, DECODE, ASSIGN } kind;
+typedef enum kind { READ_K, READ_ROWS, READ_COPY, PLAIN_C, DECODE, ASSIGN, ENCODE } kind;
 typedef struct method {
     const char *name;
     kind what;
@@ -139,6 +139,7 @@ enum { ROWS = TOKENS | TURNED_V, EVERY = ROWS | FEATURES | PAGES };
 static const method methods[] = {
     { "read K",     READ_K,  SANTA_DENSE,      EVERY,             1, NULL        },
     { "read copy",  READ_COPY, SANTA_DENSE,    TOKENS,            1, from_copy   },
+    { "encode",     ENCODE,  SANTA_DENSE,      TOKENS,            0, from_copy   },
     { "read 10 %",  READ_ROWS, SANTA_DENSE,    TOKENS,            0, NULL        },
     { "plain C",    PLAIN_C, SANTA_DENSE,      TOKENS,            1, NULL        },
     { "dense",      DECODE,  SANTA_DENSE,      EVERY,             1, NULL        },
@@ -460,6 +461,7 @@ static double once(const cell *c, row *r) {
             case READ_K:  read_once(window, bytes / 2, c->threads); break;
             case ASSIGN: s = assign(&a, &r->o); break;
             case READ_COPY: read_once((const char *)a.proxy, copies.size, c->threads); break;
+            case ENCODE:  s = santa_proxy_encode(&a, 0, c->n, NULL); break;      /* by one thread */
             case READ_ROWS: read_tenth(c, &a, (const int32_t *)r->workspace); break;
             case PLAIN_C:
                 plain_c(c, (const float *)a.k.data, (const float *)a.v.data, (float *)r->workspace); break;
@@ -483,6 +485,7 @@ static void summarise(const cell *c, row *r) {
     switch (r->m->what) {
         case READ_K:    r->bytes = size * all; break;
         case READ_COPY: r->bytes = (double)copies.size; break;
+        case ENCODE:    r->bytes = size * all + (double)copies.size; break;
         case ASSIGN:    r->bytes = 4.0 * (double)(ASSIGNED * c->kv_heads * DIM); break;
         case READ_ROWS: r->bytes = size * 2.0 * (double)(tenth_of(c) * c->kv_heads * DIM); break;
         case PLAIN_C:   r->bytes = size * 2.0 * all; break;
