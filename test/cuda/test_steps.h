@@ -387,6 +387,10 @@ static void selected_sets(void) {
             for (size_t h = 0; h < (size_t)all; h++) {
                 const size_t there = order[h].size(), got = (size_t)rows[h];
                 size_t want = std::min((size_t)o.num_samples, there);
+                if (there == 0) {                   /* of one key in some seeds */
+                    CHECK(got == 0 && lse[h] == -INFINITY);
+                    continue;
+                }
                 if (o.method == SANTA_TOP_P) {      /* masses are rounded here and there */
                     const double least = o.top_p * mass[h].back();
                     want = got;
