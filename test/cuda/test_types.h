@@ -54,8 +54,8 @@ static void query_parts(void) {
 static void value_ranges(void) {
     NEED_DEVICE();
     for (santa_dtype type : {SANTA_F32, SANTA_BF16})
-        for (santa_method method : {SANTA_DENSE, SANTA_IID, SANTA_PROP, SANTA_FLASH, SANTA_TOP_K, SANTA_TOP_P,
-                                    SANTA_PPS, SANTA_VATTENTION})
+        for (santa_method method : {SANTA_DENSE, SANTA_IID, SANTA_PROP, SANTA_FLASH, SANTA_TOP_K,
+                                    SANTA_TOP_P, SANTA_PPS, SANTA_VATTENTION})
             for (int64_t rows : {1, 70}) {
                 if (rows > 1 && method != SANTA_DENSE) continue;
                 ref_spec s = spec16(8, 2, 700, 64, type);
@@ -79,7 +79,8 @@ static void value_ranges(void) {
                                 wrong += !(fabs(y / factor - x) <= 1e-6);
                             }
                     CHECK_MSG(wrong == 0, "%s, type %d, %lld rows, V times 2^%d: %lld results are off",
-                              santa_method_name(method), (int)type, (long long)rows, power, (long long)wrong);
+                              santa_method_name(method), (int)type, (long long)rows, power,
+                              (long long)wrong);
                 }
             }
 }
