@@ -573,7 +573,13 @@ static void golden_bits(golden *h, test_rng *r) {
 
 static golden golden_call(int i, uint32_t seed, double change, santa_isa isa) {
     golden h = {1, 1, 0};
-    if (is_attention(i)) return golden_attention(i, seed, change, isa);
+    if (is_attention(i)) {
+        const uint64_t asked = test_seed;
+        test_seed = 20240607;                        /* whatever --seed says: the table is of this one */
+        h = golden_attention(i, seed, change, isa);
+        test_seed = asked;
+        return h;
+    }
     test_rng r;
     r.state = mix((uint64_t)i, seed);
     switch (i % 4) {
