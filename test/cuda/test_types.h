@@ -51,38 +51,42 @@ static void query_parts(void) {
 }
 
 /* Numbers of V at both ends of the range: results are as many times as large. */
+static void value_range(santa_dtype type, santa_method method, int64_t rows, bool copied) {
+    ref_spec s = spec16(8, 2, 700, 64, type);
+    s.q_len = rows;
+    santa_options o = options(method, 100);
+    if (copied) o.scores = SANTA_SCORES_PROXY;
+    result first, r;
+    for (int power : {0, 118, -110}) {
+        with_copy p(s);
+        const double factor = ldexp(1.0, power);
+        for (int64_t j = 0; j < s.len; j++)
+            for (int64_t h = 0; h < 2; h++)
+                for (int64_t c = 0; c < 64; c++)
+                    ref_set(&p.a.v, 0, j, h, c, factor * ref_get(&p.a.v, 0, j, h, c));
+        if (!run_on_gpu(p, o, power ? &r : &first)) return;
+        int64_t wrong = 0;
+        for (int64_t i = 0; power && i < rows; i++)
+            for (int64_t h = 0; h < 8; h++)
+                for (int64_t c = 0; c < 64; c++) {
+                    const double x = ref_get(&first.out, 0, i, h, c), y = ref_get(&r.out, 0, i, h, c);
+                    wrong += !(fabs(y / factor - x) <= 1e-6);
+                }
+        CHECK_MSG(wrong == 0, "%s%s, type %d, %lld rows, V times 2^%d: %lld results are off",
+                  santa_method_name(method), copied ? " by a copy" : "", (int)type, (long long)rows, power,
+                  (long long)wrong);
+    }
+}
 static void value_ranges(void) {
     NEED_DEVICE();
-    for (santa_dtype type : {SANTA_F32, SANTA_BF16})
+    for (santa_dtype type : {SANTA_F32, SANTA_BF16}) {
+        value_range(type, SANTA_DENSE, 70, false);
         for (santa_method method : {SANTA_DENSE, SANTA_IID, SANTA_PROP, SANTA_FLASH, SANTA_TOP_K,
                                     SANTA_TOP_P, SANTA_PPS, SANTA_VATTENTION})
-            for (int64_t rows : {1, 70}) {
-                if (rows > 1 && method != SANTA_DENSE) continue;
-                ref_spec s = spec16(8, 2, 700, 64, type);
-                s.q_len = rows;
-                const santa_options o = options(method, 100);
-                result first, r;
-                for (int power : {0, 118, -110}) {
-                    problem p(s);
-                    const double factor = ldexp(1.0, power);
-                    for (int64_t j = 0; j < s.len; j++)
-                        for (int64_t h = 0; h < 2; h++)
-                            for (int64_t c = 0; c < 64; c++)
-                                ref_set(&p.a.v, 0, j, h, c, factor * ref_get(&p.a.v, 0, j, h, c));
-                    if (!run_on_gpu(p, o, power ? &r : &first)) return;
-                    int64_t wrong = 0;
-                    for (int64_t i = 0; power && i < rows; i++)
-                        for (int64_t h = 0; h < 8; h++)
-                            for (int64_t c = 0; c < 64; c++) {
-                                const double x = ref_get(&first.out, 0, i, h, c),
-                                             y = ref_get(&r.out, 0, i, h, c);
-                                wrong += !(fabs(y / factor - x) <= 1e-6);
-                            }
-                    CHECK_MSG(wrong == 0, "%s, type %d, %lld rows, V times 2^%d: %lld results are off",
-                              santa_method_name(method), (int)type, (long long)rows, power,
-                              (long long)wrong);
-                }
-            }
+            value_range(type, method, 1, false);
+        for (santa_method method : {SANTA_PROP, SANTA_TOP_K, SANTA_PPS, SANTA_VATTENTION})
+            value_range(type, method, 1, true);
+    }
 }
 
 /* All keys but one weigh e^-16.875 of that one each, which f16 hardly has, and V is 0 at that one. */
