@@ -53,6 +53,8 @@ enum { PASS_HEADS = 8 };                            /* query heads per pass: the
    SHORT_KEYS, or less; fixed, so that sums are. Not all kernels know the two smaller ones. */
 enum { SPLIT_SHIFT = 10, MIDDLE_SHIFT = 9, HALF_SHIFT = 8, SHORT_SHIFT = 7 };
 enum { MIDDLE_KEYS = 8192, HALF_KEYS = 2048, SHORT_KEYS = 512 };
+/* Blocks': twice as many for each doubling of a row that has enough CTAs by then, up to so often. */
+enum { LONG_CTAS = 512, MOST_LONGER = 3 };
 enum { DENSE_WARPS = 4, SCORE_WARPS = 8, GATHER_WARPS = 8 };
 enum { PORTION = GATHER_WARPS * 32 };               /* draws of a CTA: one for each thread */
 enum { MOST_CLUSTER = 8 };                          /* CTAs of a cluster */
@@ -259,8 +261,8 @@ struct params {
     int vector_q, vector_v;                         /* rows are 16-byte pieces; q has 16 bits */
     int batch, heads, group, slices, dv;            /* slices: of a group, each a kernel's pass */
     int blocks, splits;                             /* of 64 keys in capacity; that a row has at most */
-    /* rows of at most so many have the smallest splits, and 16 bits higher the next ones: another
-       line of constants costs k_dense 1 to 4 % */
+    /* rows of at most so many have the smallest splits, and 16 bits higher the next ones, or, negative,
+       what k_dense_blocks has: another line of constants costs k_dense 1 to 4 % */
     int short_keys;
     const int *table;                               /* [batch, table_stride]: a sequence's pages, or NULL */
     i64 table_stride;
@@ -1455,7 +1457,10 @@ __device__ __forceinline__ row_splits splits_of(const params &p, int begin, int 
     const int keys = end - begin,
               shift = keys <= (p.short_keys & 0xffff) ? SHORT_SHIFT
                     : keys <= p.short_keys >> 16    ? HALF_SHIFT
-                    : keys <= MIDDLE_KEYS           ? MIDDLE_SHIFT : SPLIT_SHIFT;
+                    : keys <= MIDDLE_KEYS           ? MIDDLE_SHIFT
+                    : p.short_keys >= 0             ? SPLIT_SHIFT
+                    : SPLIT_SHIFT
+                          + min(31 - __clz(max(keys >> (p.short_keys >> 16 & 31), 1)), (int)MOST_LONGER);
     const int first = begin >> shift;
     return { first, keys > 0 ? ((end - 1) >> shift) + 1 - first : 0, shift };
 }
@@ -15776,10 +15781,15 @@ cudaError_t launch_digits(call &c) {
 
 cudaError_t launch_dense_blocks(call &c) {
     params &p = c.p;
-    p.short_keys = 0;
     p.staged_v = staged_pieces(&c.a->v, p.dv);
     const cudaError_t e = launch_digits(c);
-    const dim3 grid = grid_of({ c.g.dense_splits[0], c.g.kv_heads * p.q_slices, c.g.batch });
+    const i64 each = c.g.kv_heads * p.q_slices;     /* CTAs of a split */
+    int once = SPLIT_SHIFT;                         /* rows up to twice 1 << this have splits as others */
+    while (once < 30 && (each << (once - SPLIT_SHIFT)) < LONG_CTAS) once++;
+    p.short_keys = INT32_MIN | once << 16;
+    const i64 some = (i64)2 << (once - SPLIT_SHIFT), most = c.g.keys >> (SPLIT_SHIFT + MOST_LONGER);
+    const dim3 grid
+        = grid_of({ std::min(c.g.dense_splits[0], std::max(some, most) + 2), each, c.g.batch });
     return e == cudaSuccess ? launch_ring<k_dense_blocks>(c, grid, (int)sizeof(blocks_memory),
                                                           SCORE_WARPS * 32, true) : e;
 }

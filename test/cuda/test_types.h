@@ -242,6 +242,17 @@ static void blocks_of_32(void) {
                         compare(p, options(m, 64), &t);
                     check_totals(t, "blocks");
                 }
+    /* rows long enough for splits of more than 1,024 keys, since many heads have CTAs of their own; begun
+       within one */
+    for (int64_t len : {20000, 34000, 70000, 140000, 290000}) {
+        ref_spec s = spec16(256, 1, len, 64, SANTA_Q4_0);
+        if (test_quick && len > 20000) break;
+        s.q_type = SANTA_F32;
+        s.causal = 1;
+        s.window = len - 300;
+        problem p(s);
+        check_close(p, "long rows of blocks", 2e-5);
+    }
 }
 
 static const test_case type_cases[] = {
