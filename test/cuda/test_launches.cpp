@@ -443,8 +443,15 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
                   "%s: shared memory", name.c_str());
         CHECK_MSG(p.staged_v >= 2 && p.staged_v <= 3, "%s: pieces", name.c_str());
         check_digits(p, name);
-        CHECK_INT(p.short_keys, 0);
-        check_grid(l, splits_of(0), a.k.shape[2] * slices, a.q.shape[0], name);
+        /* rows of 2^once keys have 512 CTAs of 1,024 keys each: from twice that on splits grow */
+        const int64_t each = a.k.shape[2] * slices;
+        int once = 10;
+        while (each << (once - 10) < 512) once++;
+        CHECK(p.short_keys < 0);
+        CHECK_INT(p.short_keys & 0xffff, 0);
+        CHECK_INT(p.short_keys >> 16 & 31, once);
+        const int64_t longer = std::max<int64_t>((int64_t)2 << (once - 10), p.capacity >> 13) + 2;
+        check_grid(l, std::min(splits_of(0), longer), each, a.q.shape[0], name);
     } else if (name == "k_dense_plain") {
         CHECK_MSG(!suits_blocks(a), "%s: blocks", name.c_str());
         check_plain(x, l, p, 64 * GS * 4 * 4 + GS * 4 * 4, 1, name);
