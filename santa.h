@@ -12548,9 +12548,9 @@ SANTA__TARGET static int SANTA__ISA(widen)(santa_dtype t, const char *row, int64
 #endif
 
 /* n <= SANTA__ENCODED keys, step by step: each of one key hangs on the one before. */
-SANTA__TARGET static void SANTA__ISA(encode)(santa_dtype t, const char *const *row, int n, const float *turn,
-                                             const float *centre, const santa__format *f, char *codes,
-                                             float *gain) {
+SANTA__TARGET static void SANTA__ISA(encode)(santa_dtype t, const char *const *row, int n,
+                                             const float *turn, const float *centre,
+                                             const santa__format *f, char *codes, float *gain) {
     const int parts = 8 / f->bits, levels = 1 << f->bits;
     const SANTA__V half = SANTA__ISA(vset)(0.5f), zero = SANTA__ISA(vset)(0.0f),
                    top = SANTA__ISA(vset)((float)(levels - 1)), mid = SANTA__ISA(vset)((float)(levels / 2)),

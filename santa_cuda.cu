@@ -53,7 +53,8 @@ enum { PASS_HEADS = 8 };                            /* query heads per pass: the
    SHORT_KEYS, or less; fixed, so that sums are. Not all kernels know the two smaller ones. */
 enum { SPLIT_SHIFT = 10, MIDDLE_SHIFT = 9, HALF_SHIFT = 8, SHORT_SHIFT = 7 };
 enum { MIDDLE_KEYS = 8192, HALF_KEYS = 2048, SHORT_KEYS = 512 };
-/* Blocks': twice as many for each doubling of a row that has enough CTAs by then, up to so often. */
+/* Blocks': twice as many for each doubling of a row that has enough CTAs by then, up to so
+   often. */
 enum { LONG_CTAS = 512, MOST_LONGER = 3 };
 enum { DENSE_WARPS = 4, SCORE_WARPS = 8, GATHER_WARPS = 8 };
 enum { PORTION = GATHER_WARPS * 32 };               /* draws of a CTA: one for each thread */
@@ -4522,7 +4523,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_query_digits(const __grid_
     }
 }
 
-/* A lane's pieces of two rows, every fourth one from `from` on, to memory `to` and 8 rows further on. */
+/* A lane's pieces of two rows, every fourth one from `from` on, to memory `to` and 8 rows
+   further on. */
 template <int BYTES>
 __device__ __forceinline__ void copy_fourths(unsigned to, const char *const (&from)[2], int pieces) {
 #pragma unroll
@@ -4532,8 +4534,8 @@ __device__ __forceinline__ void copy_fourths(unsigned to, const char *const (&fr
             if (k < 2 || 4 * k < pieces)
                 copy_some_at<BYTES>(to + 32 * BLOCK_WORDS * h + 4 * k * BYTES, from[h] + 4 * k * BYTES);
 }
-/* 16 rows of blocks on their way to slot, those of copy_rows, four lanes to each, so that there are few
-   addresses. Rows have 8 to 20 pieces of 8 or 4 bytes. */
+/* 16 rows of blocks on their way to slot, those of copy_rows, four lanes to each, so that there
+   are few addresses. Rows have 8 to 20 pieces of 8 or 4 bytes. */
 __device__ __forceinline__ void copy_blocks(const params &p, const cursor &x, bool of_v, int i,
                                             unsigned *slot) {
     const int c = threadIdx.x & 3, m = (threadIdx.x & 31) >> 2, staged = of_v ? p.staged_v : p.staged_k,
@@ -4557,7 +4559,7 @@ __device__ __forceinline__ void copy_blocks(const params &p, const cursor &x, bo
     if (staged == 3) copy_fourths<8>(to, row, left); else copy_fourths<4>(to, row, left);
 }
 
-/* Two blocks of a row at a time, 2 * HALF words that begin with the first one's scale: word k of the
+/* Two blocks of a row at a time, HALF words that begin with the first one's scale: word k of the
    numbers of either as place_in_block has them, and the scales. */
 template <int HALF> struct block_pair_words {
     enum { MIDDLE = HALF / 2 };
@@ -5461,8 +5463,9 @@ __device__ __forceinline__ void finish_rows(const params &p, const tile &t, int 
 }
 
 /* Online softmax of a lane's two queries: s, in base 2 once multiplied by `factor`, becomes the weights
-   relative to the new maximum, times 2^bits. keep: what the sums so far are to be multiplied with; den: of
-   this lane's own keys. A NaN stays in den. First the maxima, and what is subtracted; chains are short. */
+   relative to the new maximum, times 2^bits. keep: what the sums so far are to be multiplied
+   with; den: of this lane's own keys. A NaN stays in den. First the maxima, and what is
+   subtracted; chains are short. */
 template <int NB>
 __device__ __forceinline__ void new_maxima(float factor, float bits, const float (&s)[NB][4], float top[2],
                                            float keep[2], float base[2]) {

@@ -274,8 +274,8 @@ static void low_scores(void) {
     }
 }
 
-/* Numbers of V at both ends of f32's range: results are as many times as large, of every method, in one
-   row and in as many as go by blocks. */
+/* Numbers of V at both ends of f32's range: results are as many times as large, of every method,
+   in one row and in as many as go by blocks. */
 static void value_ranges(void) {
     enum { KEYS = 300, DIM = 40, ROWS = 70, HEADS = 4 };
     static const santa_dtype types[] = {SANTA_F32, SANTA_BF16};
@@ -315,7 +315,8 @@ static void value_ranges(void) {
     free(first);
 }
 
-/* All keys but one weigh e^-20 of that one each, and V is 0 at that one: what is left is theirs. */
+/* All keys but one weigh e^-20 of that one each, and V is 0 at that one: what is left is
+   theirs. */
 static void faint_weights(void) {
     enum { KEYS = 700, DIM = 32, BEST = 300, HEADS = 4 };
     static const santa_dtype types[] = {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3, SANTA_Q8_0};

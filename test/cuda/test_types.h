@@ -89,7 +89,8 @@ static void value_ranges(void) {
     }
 }
 
-/* All keys but one weigh e^-16.875 of that one each, which f16 hardly has, and V is 0 at that one. */
+/* All keys but one weigh e^-16.875 of that one each, which f16 hardly has, and V is 0 at that
+   one. */
 static void faint_weights(void) {
     NEED_DEVICE();
     for (santa_dtype type : {SANTA_F16, SANTA_BF16, SANTA_E4M3})
@@ -242,8 +243,8 @@ static void blocks_of_32(void) {
                         compare(p, options(m, 64), &t);
                     check_totals(t, "blocks");
                 }
-    /* rows long enough for splits of more than 1,024 keys, since many heads have CTAs of their own; begun
-       within one */
+    /* rows long enough for splits of more than 1,024 keys, since many heads have CTAs of their
+       own; begun within one */
     for (int64_t len : {20000, 34000, 70000, 140000, 290000}) {
         ref_spec s = spec16(256, 1, len, 64, SANTA_Q4_0);
         if (test_quick && len > 20000) break;
