@@ -3885,12 +3885,12 @@ typedef struct santa__choice {
 } santa__choice;
 
 /* What a query knows of all ranks. flash: the first and the last tile here, of which other ranks may
-   have keys, too; tiles with mass, and those of them before the first one here; has_begun: that one
-   began in another rank. */
+   have keys, too; tiles with mass, and those of them before the first one here; tiles before that one
+   which no rank has keys of; has_begun: it began in another rank. */
 typedef struct santa__met {
     santa__share whole, edge[2];
     santa__choice choice;
-    int64_t tiles, tiles_before;
+    int64_t tiles, tiles_before, tiles_between;
     int has_begun;
 } santa__met;
 
@@ -5328,7 +5328,10 @@ static void santa__draw_flash(const santa_options *o, santa__mass *x, santa__rng
         stats->tiles += is_here;
         stats->tiles_skipped += is_here && !has;
     }
-    if (x->met) {                                 /* whatever other ranks say */
+    if (x->met) {
+        stats->tiles += x->met->tiles_between;
+        stats->tiles_skipped += x->met->tiles_between;
+        /* whatever other ranks say */
         rank = SANTA__MIN(rank, (int64_t)INT32_MAX);
         tiles = SANTA__MAX(SANTA__MIN(x->met->tiles, (int64_t)INT32_MAX), rank + tiles);
     }
@@ -8965,6 +8968,7 @@ static void santa__count_tiles(const santa__said *x, const int64_t *inner, int64
         if (tile[0] < 0) continue;
         if (r == x->ranks->rank) {
             met->has_begun = has_begun;
+            met->tiles_between = last < 0 ? 0 : SANTA__MAX(tile[0] - last - 1, 0);
             met->tiles_before = met->tiles - (has_begun && has);
             met->edge[0] = santa__share_of(x, tile[0]);
             met->edge[1] = santa__share_of(x, tile[1]);
