@@ -194,7 +194,8 @@
 
    Same inputs, options and machine type => same bits, whatever the batch composition, layout
    (NHD, HND, any row stride), page size, number of threads, item range and tile_size of prop;
-   where features lie apart (feature-major K or V), of one layout and page size.
+   where features lie apart (feature-major K or V), of one layout and page size; from a copy of K,
+   of one size of its blocks, which pages of less than 64 keys make smaller.
    Keys are handled in blocks of SANTA_BLOCK = 64 counted from token 0; sums inside a block are
    f32 in a fixed order that follows the instruction set's lanes, sums of block masses are f64
    from the first block to the last; sampled rows are added in ascending order (saap's bucket by
@@ -251,8 +252,10 @@
    Data: a row with no key (seq_len 0, or all scores -inf) gives out = 0, std_error = 0 and
    lse = -inf, or the sink's logit where there is one. Scores below -1e38 count as -inf. A
    NaN or +inf score among the keys a row reads gives NaN in all of that row's out and lse,
-   never a plausible number. A NaN in a V row shows when the row is read; rows not drawn
-   are not looked at.
+   never a plausible number; where soft_cap is set a +inf product is a score of soft_cap. Heads of a
+   group that share keys or draws may share such a NaN. A NaN in a V row shows when the row is read;
+   rows not drawn are not looked at. dense, prefill and vattention add up before they divide: |V|
+   times the keys that weigh as much as the largest must stay below 3e38, or out is infinite.
 
    >>random
 
@@ -329,13 +332,14 @@
        gains   [N]         f16, bytes in the machine's order
        centre  [C * F]     int8
        scale   f32, likewise; then zeros up to a multiple of 64 bytes
-   and stands for keys x = H D k: D signs, feature f the bit f % 32 of word f / 32 % 4 of
-   philox(counter = {f / 128, 0, 0, 0}, key = {0x5eed, 0x70726f78}), H the orthonormal
-   Walsh-Hadamard transform of each piece of features as long as the largest power of two in
-   head_dim. x_f is about scale centre_f + gain (code_f - z), z = 7.5 (1.5): the centre is the
-   block's mean; what is left has codes of step .3352 (.9957) standard deviations of its own, and
-   the gain of least squares. A key with a NaN or infinity has gain NaN. The query is rotated,
-   too, and rounded to 8 bits where it meets codes.
+   and stands for keys x = H D k: D signs, -1 for feature f where bit f % 32 of word f / 32 %
+   4 of philox(counter = {f / 128, 0, 0, 0}, key = {0x5eed, 0x70726f78}) is 1; H the
+   orthonormal Hadamard matrix in Sylvester's order, element i, j of sign (-1)^popcount(i &
+   j), on each piece of features as long as the largest power of two in head_dim. x_f is about
+   scale centre_f + gain (code_f - z), z = 7.5 (1.5): the centre is the block's mean; what is
+   left has codes of step .3352 (.9957) standard deviations of its own, and the gain of least
+   squares. A key with a NaN or infinity has gain NaN. The query is rotated, too, and rounded
+   to 8 bits where it meets codes.
 
    >>saap
 
@@ -589,7 +593,7 @@ extern "C" {
     X(ERR_SOFT_CAP,            "soft_cap is negative, NaN or infinite")                                    \
     X(ERR_WINDOW,              "window is negative")                                                       \
     X(ERR_FIRST_TOKENS,                                                                                    \
-      "first_tokens is not in [0, 2^31 - 1], has no window, or goes with kv_start into a later part")      \
+      "first_tokens is not in [0, 2^31 - 1], has no window, or from kv_start on passes key 0's part")      \
     X(ERR_FIRST_TOKENS_METHOD, "first_tokens are not for vattention, saap, sample-attention, a copy of K") \
     X(ERR_SINKS,               "an attention sink is NaN or +infinity")                                    \
     X(ERR_ALIBI,               "an ALiBi slope is NaN or infinite")                                        \
@@ -660,7 +664,7 @@ extern "C" {
       "max_list is not positive, key_list_stride is below it, or key_list_rows is not 0 or 1")             \
     X(ERR_KEY_LIST_METHOD, "a list of keys wants method dense, exact scores, and not santa_scores")        \
     X(ERR_KEY_LIST, "a key_list entry is past its sequence, or one of key_list_lens not in [0, max_list]") \
-    X(ERR_KEY_WEIGHT, "a key_weights entry is negative, NaN or infinite, or there is no key_list")         \
+    X(ERR_KEY_WEIGHT, "a key's key_weights entry is negative, NaN or infinite, or there is no key_list")   \
     X(ERR_KV_START,            "a kv_start entry is negative or larger than seq_len")                      \
     X(ERR_KMEANS, "k-means wants numbers that are finite, and iterations in [0, 2^20]")                    \
     X(ERR_HEAVY_INDEX,                                                                                     \
@@ -832,9 +836,10 @@ typedef struct santa_attention {
                                       [pages, page_size, kv_heads, head_dim] */
     santa_tensor v;                /* the same with head_dim_v; strides and dtype of its own */
     santa_tensor out;              /* [batch, q_len, heads, head_dim_v] */
-    float       *lse;              /* [batch, q_len, heads] or NULL: natural-log sum of
-                                      exp(score), sinks included. Exact for every method but
-                                      vattention and saap: there the log of the estimate */
+    float       *lse;              /* [batch, q_len, heads] or NULL: natural-log sum of exp(score),
+                                      sinks included. Exact where scores are, but for vattention
+                                      and saap, there the log of the estimate, sample-attention,
+                                      there of what was read, and from a copy, see >>proxy */
     /* [batch, q_len, heads] or NULL: estimated sqrt(E|out - exact|^2) from the draws. Its
        square is unbiased for iid (closed form) and for num_combs > 1 (spread of the combs). One
        comb of sys, prop, flash: successive differences, which see nothing of V that keeps step
@@ -910,7 +915,7 @@ typedef struct santa_audit {
     int64_t num_keys;              /* valid keys n */
     int64_t num_fixed;             /* sink + local + the group's heavy, each key once */
     int64_t num_residual;          /* n_s = n - num_fixed */
-    int64_t num_base;              /* base sample n_b */
+    int64_t num_base;              /* base sample n_b; 0 where all keys are few enough to read */
     int64_t needed;                /* b that this head asked for, base included */
     int64_t budget;                /* b that was read: the largest of the group; n_s when all were taken */
     int     exact;                 /* 1 when every key was read with weight 1 */
@@ -1131,14 +1136,15 @@ typedef struct santa_stats {
     int64_t keys;                  /* valid keys per query row and KV head: what exact attention
                                       reads of K and of V */
     int64_t k_rows_read;           /* K rows read for scores, once per group; rows that share a
-                                      pass count each. From a copy of K: those drawn, rescued,
-                                      redone and always read */
+                                      pass count each. From a copy of K: those drawn, redone and
+                                      always read, and for each head those rescued */
     int64_t k_features_read;       /* K elements the group needed (all features for exact scores) */
     int64_t k_features_head;       /* the same counted per query head, summed over the group */
     int64_t v_rows_read;           /* distinct V rows, once per group */
     int64_t v_rows_head;           /* distinct V rows per query head, summed over the group */
     int64_t draws;                 /* draws made (sampled methods, flash's minimum included; of
-                                      pps once for the group), residual keys (vAttention) */
+                                      pps once for the group), residual keys (vAttention, each
+                                      head's) */
     int64_t tiles, tiles_skipped;  /* prop, flash: tiles per head; those from which nothing was drawn */
     int64_t exact_rows;            /* vAttention rows (x heads) that took every key */
     int64_t dense_rows;            /* rows (x heads) of a sampled method run dense because of
@@ -1338,9 +1344,9 @@ typedef struct santa_draws {
     float    lse;                  /* written: log of the sum of exp(score) */
 } santa_draws;
 
-/* Draw rows from softmax(scores[0..n)), -inf = masked. Every method but vAttention (dense
-   gives all rows with mass; pps draws for this head alone, as santa_decode does in a group of
-   one). Uses o's method, num_samples, top_p, tile_size, seed and offset
+/* Draw rows from softmax(scores[0..n)), -inf = masked. Every method but vattention and saap
+   (dense gives all rows with mass; pps draws for this head alone, as santa_decode does in a group
+   of one). Uses o's method, num_samples, top_p, tile_size, seed and offset
    (not dense_below, scores: o may be that of a whole call). NaN or +inf among the
    scores is ERR_NAN; no key with mass gives rows = 0, lse = -inf. */
 SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_options *o,
@@ -1350,7 +1356,7 @@ SANTADEF int64_t      santa_sample_capacity(int64_t n, const santa_options *o); 
 SANTADEF size_t       santa_sample_workspace_size(int64_t n, const santa_options *o);  /* 0 if not valid */
 
 /* out[0..head_dim_v) = v_scale * sum of weight[i] * V[index[i]] for one sequence and KV head, a row
-   times its v_scales. Reads rows of V once each, and of q, k and a->out no more than the shapes.
+   times its v_scales. Reads rows of V once each, and nothing of q, k and a->out, which must be there.
    out must not overlap index, weight or V; index and weight may be those of santa_draws, and
    index may name a row twice. A key past seq_len or before kv_start is ERR_INDEX. */
 SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int64_t kv_head,
@@ -1441,7 +1447,7 @@ SANTADEF float    santa_e5m2_to_f32(uint8_t e);    /* 1-5-2 bits, largest 57344,
 SANTADEF uint8_t  santa_f32_to_e5m2(float f);      /* nearest even; 61440 and beyond become infinite */
 /* n / 32 blocks of 34 bytes, n a multiple of 32: f16 scale = largest magnitude / 127, then 32
    int8, each to the nearest: off by at most half a scale (and by the scale's own rounding at
-   +-127). A block with a NaN or infinity becomes NaN. */
+   +-127). A block with a NaN, an infinity or a number too large for such a scale becomes NaN. */
 SANTADEF void     santa_f32_to_q8_0(const float *f, int64_t n, void *q8_0);
 SANTADEF void     santa_q8_0_to_f32(const void *q8_0, int64_t n, float *f);
 /* Likewise blocks of 18 bytes: f16 scale = the number of largest magnitude / -8, so that it is kept
@@ -4824,8 +4830,8 @@ static void santa__score_rows(const santa__job *j, int64_t span, const char *con
     }
     for (h = 0; h < span; h++, j++, s += s_step) {
         /* the layout decides, not how many keys there are: a score has the same bits beside others */
-        if (j->k.row == santa__bytes(j->k.dtype, 1) && (!j->k.table || j->k.page_size % SANTA_BLOCK == 0)
-            && santa__is_columns(&j->k, row, n))
+        if (j->k.row == santa__bytes(j->k.dtype, 1) && !santa__is_adjacent(&j->k)
+            && (!j->k.table || j->k.page_size % SANTA_BLOCK == 0) && santa__is_columns(&j->k, row, n))
             santa__dot_columns(j, row[0] + j->k.at, n, x0, queries, s, s_stride);
         else santa__dot_features(j, row, n, x0, queries, s, s_stride);
     }
@@ -11131,7 +11137,8 @@ SANTADEF santa_status santa_kmeans(const float *x, int64_t n, int64_t stride, in
     santa_status s = santa__check_kmeans(n, d, num_buckets);
     if (!x || !centroids) return SANTA_ERR_NULL_ARGUMENT;
     if (s != SANTA_OK) return s;
-    if (stride < d || santa__mul(santa__mul((uint64_t)n, (uint64_t)stride), 4) > (uint64_t)PTRDIFF_MAX)
+    if (stride < d) return SANTA_ERR_SHAPE;
+    if (santa__mul(santa__mul((uint64_t)n, (uint64_t)stride), 4) > (uint64_t)PTRDIFF_MAX)
         return SANTA_ERR_OVERFLOW;
     if (iterations < 0 || iterations > 1 << 20) return SANTA_ERR_KMEANS;
     memset(&none, 0, sizeof none);
@@ -11187,6 +11194,9 @@ SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options
     if (a->key_list) return SANTA_ERR_KEY_LIST_METHOD;
     len = santa__seq_len(a, batch);
     if (scores_stride < len) return SANTA_ERR_CAPACITY;
+    if (santa__mul(santa__mul((uint64_t)call.p.group, (uint64_t)scores_stride), sizeof *scores)
+        > (uint64_t)PTRDIFF_MAX)
+        return SANTA_ERR_OVERFLOW;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     if (workspace_bytes < call.bytes) return SANTA_ERR_WORKSPACE_SIZE;
     if (call.plan.is_prefill) santa__plan_row(&call.plan, &call.p);

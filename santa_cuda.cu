@@ -15226,6 +15226,10 @@ struct layout {
 };
 
 size_t saturating(size_t a, size_t b) { return a && b > SIZE_MAX / a ? SIZE_MAX : a * b; }
+/* Whether a caller's array of so many rows of 4-byte numbers, `apart` from each other, has addresses. */
+bool overflows(i64 rows, i64 apart) {
+    return saturating(saturating((size_t)rows, (size_t)apart), 4) > (size_t)PTRDIFF_MAX;
+}
 
 /* Next part of n * size bytes on a 256-byte border; totals saturate. */
 size_t add_part(layout *l, size_t n, size_t size) {
@@ -17988,6 +17992,7 @@ extern "C" santa_status santa_cuda_scores(const santa_attention *a, const santa_
     for (const santa_tensor *t : { &a->q, &a->k }) if (!t->data) return SANTA_ERR_NULL_DATA;
     if (q_index < 0 || q_index >= problem.q_len) return SANTA_ERR_INDEX;
     if (scores_stride < problem.capacity) return SANTA_ERR_CAPACITY;
+    if (overflows(problem.batch * problem.heads, scores_stride)) return SANTA_ERR_OVERFLOW;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     if (workspace_bytes < workspace_size(&problem)) return SANTA_ERR_WORKSPACE_SIZE;
     s = check_pointers({ a->q.data, a->k.data, a->k_scales.data, a->seq_lens, a->kv_start,
@@ -18040,6 +18045,8 @@ extern "C" santa_status santa_cuda_sample(const float *scores, int64_t scores_st
         return SANTA_ERR_NULL_ARGUMENT;
     if (q_index < 0 || q_index > INT32_MAX) return SANTA_ERR_INDEX;
     if (draws->capacity < c.g.draws || scores_stride < n) return SANTA_ERR_CAPACITY;
+    if (overflows(batch * heads, scores_stride) || overflows(batch * heads, draws->capacity))
+        return SANTA_ERR_OVERFLOW;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     if (workspace_bytes < c.l.total + 255) return SANTA_ERR_WORKSPACE_SIZE;
     s = check_pointers({ scores, draws->index, draws->weight, draws->rows, draws->lse, o->seeds, o->offsets,
@@ -18093,6 +18100,7 @@ extern "C" santa_status santa_cuda_gather(const santa_attention *a, const santa_
     if (a->v.device != SANTA_CUDA) return SANTA_ERR_DEVICE;
     santa_status s = santa_problem_make(&dense, &o, &problem);
     if (s != SANTA_OK || (s = check(&problem)) != SANTA_OK) return s;
+    if (overflows(problem.batch * problem.heads, draws->capacity)) return SANTA_ERR_OVERFLOW;
     if (!a->v.data) return SANTA_ERR_NULL_DATA;
     s = check_pointers({ a->v.data, a->v_scales.data, a->seq_lens, a->kv_start, a->block_table,
                          draws->index, draws->weight, draws->rows, out });

@@ -560,6 +560,30 @@ static void large_indices(void) {
     free(q);
 }
 
+/* A single key has no next one, however far that would be: the same bits. */
+static void one_key(void) {
+    enum { D = 16, SEEDS = 40 };
+    for (int method = SANTA_SCORES_EXACT; method <= SANTA_SCORES_GROUP_STRAT; method++)
+        for (int seed = 0; seed < SEEDS; seed++) {
+            test_rng r = test_rng_make((uint64_t)seed);
+            float q[D], k[D], out[2][D], lse[2], workspace[4096];
+            for (int i = 0; i < D; i++) { q[i] = (float)test_normal(&r); k[i] = (float)test_normal(&r); }
+            for (int i = 0; i < 2; i++) {
+                santa_attention a;
+                santa_options o = options((santa_scores_method)method, 4, (uint64_t)seed);
+                memset(&a, 0, sizeof a);
+                a.q = santa_view(q, SANTA_F32, 1, 1, 1, D);
+                a.k = a.v = santa_view(k, SANTA_F32, 1, 1, 1, D);
+                a.out = santa_view(out[i], SANTA_F32, 1, 1, 1, D);
+                a.lse = &lse[i];
+                if (i) a.k.stride[1] = 1;
+                CHECK_STATUS(santa_decode(&a, &o, workspace, sizeof workspace, NULL), SANTA_OK);
+            }
+            CHECK(!memcmp(out[0], out[1], sizeof out[0]));
+            CHECK(!memcmp(&lse[0], &lse[1], sizeof lse[0]));
+        }
+}
+
 const test_case suite_bernoulli[] = {
     {"mean, variance and values of every element's estimate", moments},
     {"draws: known answers", known_draws},
@@ -571,6 +595,7 @@ const test_case suite_bernoulli[] = {
     {"bf16 in whole rows; a single key of q8_0", other_types},
     {"NaN in features that nobody drew", unread_features},
     {"feature-major, strided, paged K", layouts},
+    {"one key, whatever its stride", one_key},
     {"relative error 1.13/sqrt(B) and 1.16/B", relative_error},
     {"every value method on estimated scores", under_values},
     {"random numbers of large indices", large_indices},

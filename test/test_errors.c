@@ -1375,7 +1375,7 @@ static void kmeans(void) {
     EXPECT(ERR_NULL_ARGUMENT, santa_kmeans(x, N, D, D, C, 3, 1, NULL, NULL, w, bytes));
     EXPECT(ERR_SHAPE, santa_kmeans(x, 0, D, D, C, 3, 1, centroids, NULL, w, bytes));
     EXPECT(ERR_SHAPE, santa_kmeans(x, N, D, -1, C, 3, 1, centroids, NULL, w, bytes));
-    EXPECT(ERR_OVERFLOW, santa_kmeans(x, N, D - 1, D, C, 3, 1, centroids, NULL, w, bytes));
+    EXPECT(ERR_SHAPE, santa_kmeans(x, N, D - 1, D, C, 3, 1, centroids, NULL, w, bytes));
     EXPECT(ERR_OVERFLOW, santa_kmeans(x, N, INT64_MAX, D, C, 3, 1, centroids, NULL, w, bytes));
     EXPECT(ERR_TOO_LONG, santa_kmeans(x, (int64_t)1 << 31, D, D, C, 3, 1, centroids, NULL, w, bytes));
     EXPECT(ERR_BUCKETS_SHAPE, santa_kmeans(x, N, D, D, 0, 3, 1, centroids, NULL, w, bytes));
@@ -1445,6 +1445,8 @@ static void steps(void) {
     EXPECT(ERR_INDEX,          santa_scores(&a, &o, 0, 0, KV_HEADS, scores, LEN, got.workspace, bytes));
     EXPECT(ERR_INDEX,          santa_scores(&a, &o, 0, 0, -1, scores, LEN, got.workspace, bytes));
     EXPECT(ERR_CAPACITY,       santa_scores(&a, &o, 1, 0, 0, scores, LEN - 1, got.workspace, bytes));
+    EXPECT(ERR_OVERFLOW,       santa_scores(&a, &o, 1, 0, 0, scores, INT64_MAX, got.workspace, bytes));
+    EXPECT(ERR_OVERFLOW,       santa_scores(&a, &o, 1, 0, 0, scores, INT64_MAX / 7, got.workspace, bytes));
     EXPECT(ERR_WORKSPACE_NULL, santa_scores(&a, &o, 0, 0, 0, scores, LEN, NULL, bytes));
     EXPECT(ERR_WORKSPACE_SIZE, santa_scores(&a, &o, 0, 0, 0, scores, LEN, got.workspace, bytes - 1));
     a.k.shape[3] = 0;

@@ -239,6 +239,9 @@ static void steps_edges(void) {
         CHECK_STATUS(santa_cuda_sample((float *)on_device.data(), N - 1, 1, HEADS, N, 0, &o, &draws,
                                        work.data(), bytes),
                      SANTA_ERR_CAPACITY);
+        CHECK_STATUS(santa_cuda_sample((float *)on_device.data(), INT64_MAX / 2, 1, HEADS, N, 0, &o, &draws,
+                                       work.data(), bytes),
+                     SANTA_ERR_OVERFLOW);
         CHECK_STATUS(santa_cuda_sample((float *)on_device.data(), N, 1, HEADS, N, 0, &o, &draws,
                                        work.data(), bytes - 1),
                      SANTA_ERR_WORKSPACE_SIZE);
@@ -312,6 +315,7 @@ static void steps_errors(void) {
     CHECK_STATUS(ask(0, to, 100, work.data(), bytes), SANTA_OK);
     CHECK_STATUS(ask(1, to, 100, work.data(), bytes), SANTA_ERR_INDEX);
     CHECK_STATUS(ask(0, to, 99, work.data(), bytes), SANTA_ERR_CAPACITY);
+    CHECK_STATUS(ask(0, to, INT64_MAX / 15, work.data(), bytes), SANTA_ERR_OVERFLOW);
     CHECK_STATUS(ask(0, NULL, 100, work.data(), bytes), SANTA_ERR_NULL_ARGUMENT);
     CHECK_STATUS(ask(0, to, 100, NULL, bytes), SANTA_ERR_WORKSPACE_NULL);
     CHECK_STATUS(ask(0, to, 100, work.data(), bytes - 1), SANTA_ERR_WORKSPACE_SIZE);
@@ -324,6 +328,8 @@ static void steps_errors(void) {
     CHECK_STATUS(santa_cuda_gather(&g.a, &draws, NULL, NULL), SANTA_ERR_NULL_ARGUMENT);
     draws.capacity = 0;
     CHECK_STATUS(santa_cuda_gather(&g.a, &draws, to, NULL), SANTA_ERR_CAPACITY);
+    draws.capacity = INT64_MAX;
+    CHECK_STATUS(santa_cuda_gather(&g.a, &draws, to, NULL), SANTA_ERR_OVERFLOW);
     CUDA(cudaDeviceSynchronize());
 }
 
