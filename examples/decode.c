@@ -104,7 +104,7 @@ static const struct {
       "FILE  of prefill_tune: alphas and chunks of each layer and length" },
     { "method",          CHOICE_IN(method, methods),          "attention, behind the prefill" },
     { "draft",           INTEGER_IN(draft, 1, 64),
-      "N  the method drafts N tokens, one exact call checks them: dense's text, and how many it kept" },
+      "N  the method drafts N tokens, one exact call keeps or replaces them: text as likely as dense's" },
     { "samples",         INTEGER_IN(samples, 0, SANTA_MAX_SAMPLES),
       "S  draws a head, k of top-k; saap: for a group, 0 = none  [128; 64 in --demo]" },
     { "tile-size",       INTEGER_IN(tile_size, 8, 1 << 30),   "N  keys per tile of prop and flash  [256]" },
