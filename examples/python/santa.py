@@ -16,6 +16,7 @@ the C API; what ctypes could not pass on is TypeError or ValueError.
 
     Result, Stats, SantaError      what comes back
     decode, workspace_size         the call
+    mask_shape, SampleAudit        method="sample-attention"
     View                           memory in a type that its owner does not know: q8_0, q4_0, e4m3, bf16
     Proxy                          a copy of K in 4 or 2 bits to draw from, scores="proxy"
     Buckets, kmeans                keys in buckets, method="saap"
@@ -59,9 +60,9 @@ import threading
 from typing import (Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple,
                     Union)
 
-__all__ = ["AUTO", "Audit", "Buckets", "NONE", "Proxy", "Result", "SantaError", "Stats", "VERSION", "View",
-           "build_info", "decode", "free_workspaces", "kmeans", "methods", "offset", "torch_ranks",
-           "used_options", "workspace_size"]
+__all__ = ["AUTO", "Audit", "Buckets", "NONE", "Proxy", "Result", "SampleAudit", "SantaError", "Stats",
+           "VERSION", "View", "build_info", "decode", "free_workspaces", "kmeans", "mask_shape", "methods",
+           "offset", "torch_ranks", "used_options", "workspace_size"]
 
 VERSION = 200           # SANTA_VERSION that this file is written for
 NONE = -1               # "none" where zero means a default
@@ -500,22 +501,22 @@ _ITEM = {
     "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "uint8": 1, "int8": 1, "uint16": 2,
     "int16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8, "float64": 8,
     "F32": 4, "F16": 2, "BF16": 2, "E4M3": 1, "Q8_0": 1, "E5M2": 1, "Q4_0": 1, # of Views; of blocks bytes
-    "float8_e5m2": 1
+    "float8_e5m2": 1, "bool": 1
 }
 _NUMBER = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "E4M3",
            "float8_e5m2": "E5M2"}
 _BLOCK = {"Q8_0": 34, "Q4_0": 18}           # bytes of 32 numbers
 _DLPACK = {(2, 32): "float32", (2, 16): "float16", (2, 64): "float64", (4, 16): "bfloat16",
-           (10, 8): "float8_e4m3fn", (12, 8): "float8_e5m2",
+           (10, 8): "float8_e4m3fn", (12, 8): "float8_e5m2", (6, 8): "bool",
            **{(0, 8 * n): f"int{8 * n}" for n in (1, 2, 4, 8)},
            **{(1, 8 * n): f"uint{8 * n}" for n in (1, 2, 4, 8)}}
 _TYPESTR = {
-    "f4": "float32", "f2": "float16", "f8": "float64", **{f"i{n}": f"int{8 * n}" for n in (1, 2, 4, 8)},
+    "f4": "float32", "f2": "float16", "f8": "float64", "b1": "bool", **{f"i{n}": f"int{8 * n}" for n in (1, 2, 4, 8)},
     **{f"u{n}": f"uint{8 * n}" for n in (1, 2, 4, 8)}
 }
 _FORMAT = {
     "f": "float32", "e": "float16", "d": "float64", "B": "uint8", "b": "int8", "H": "uint16", "h": "int16",
-    "i": "int32", "I": "uint32", "q": "int64", "Q": "uint64", "c": "uint8",
+    "i": "int32", "I": "uint32", "q": "int64", "Q": "uint64", "c": "uint8", "?": "bool",
     "l": f"int{8 * C.sizeof(C.c_long)}", "L": f"uint{8 * C.sizeof(C.c_long)}"
 }
 _ORDER = "<" if sys.byteorder == "little" else ">"
@@ -557,7 +558,7 @@ class View:
     """
 
     def __init__(self, array: Any, dtype: str) -> None:
-        if dtype.upper() not in _DTYPES:
+        if not isinstance(dtype, str) or dtype.upper() not in _DTYPES:
             raise ValueError(f"dtype {dtype!r} is not one of {', '.join(_DTYPES).lower()}")
         self.array, self.dtype = array, dtype.upper()
 
@@ -590,6 +591,8 @@ def _look(x: Any, name: str, stream: Optional[int] = None) -> _Array:
         dtype = str(x.dtype).replace("torch.", "")
         if dtype not in _ITEM:
             raise TypeError(f"{name}: no numbers of {x.dtype} here")
+        if x.is_neg():                      # its memory holds the numbers with the other sign
+            raise TypeError(f"{name} is a view with torch's negative bit: give {name}.resolve_neg()")
         return _Array(x.data_ptr(), tuple(x.shape), tuple(x.stride()), dtype, _CUDA if x.is_cuda else _CPU,
                       x.device.index or 0, True, x)
     interface = getattr(x, "__array_interface__", None)
@@ -678,11 +681,21 @@ def _scales(x: Any, name: str, layout: str, stream: Optional[int] = None) -> Tup
 
 
 def _integer(x: Any, name: str, kind: Any = _i64) -> int:
-    """As ctypes would cut it silently."""
-    value = operator.index(x)
+    """As ctypes would cut it silently. NumPy's and torch's truth values are integers, too."""
+    try:
+        value = operator.index(bool(x) if str(getattr(x, "dtype", "")) in ("bool", "torch.bool") else x)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{name} = {x!r} is not an integer") from None
     if kind(value).value != value:
         raise ValueError(f"{name} = {value} has no room in {8 * C.sizeof(kind)} bits")
     return value
+
+
+def _number(x: Any, name: str) -> float:
+    try:
+        return float(x)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{name} = {x!r} is not a number") from None
 
 
 def _nested(x: Any) -> Tuple[int, ...]:
@@ -709,6 +722,7 @@ def _array(x: Any, kind: Any, shape: Tuple[int, ...], name: str, device: int, li
         if a.shape != shape:
             raise ValueError(f"{name} has shape {a.shape}, not {shape}")
         if a.device == device and a.dense() and (a.dtype == _C_NAME[kind] or
+                                                 kind is C.c_uint8 and a.dtype == "bool" or
                                                  device == _CUDA and kind is _u64 and a.dtype == "int64"):
             keep.append(a.owner)
             return a.pointer or None
@@ -728,7 +742,7 @@ def _array(x: Any, kind: Any, shape: Tuple[int, ...], name: str, device: int, li
     numbers = _flat(x)
     if len(numbers) != size:
         raise ValueError(f"{name} has {len(numbers)} numbers, not {size}")
-    numbers = [float(n) for n in numbers] if kind is _f32 else [_integer(n, name, kind) for n in numbers]
+    numbers = [_number(n, name) if kind is _f32 else _integer(n, name, kind) for n in numbers]
     made = (kind * max(size, 1))(*numbers)
     keep.append(made)
     return C.addressof(made)
@@ -814,7 +828,7 @@ def _fill(struct: C.Structure, values: Mapping[str, Any], what: str, but: Sequen
         if name not in kinds:
             raise TypeError(f"{what} has no {name!r}, but {', '.join(kinds)}")
         kind = kinds[name]
-        setattr(struct, name, float(value) if kind in (_f32, _f64) else _integer(value, name, kind))
+        setattr(struct, name, _number(value, name) if kind in (_f32, _f64) else _integer(value, name, kind))
 
 
 def _stream(x: Any) -> Optional[int]:
@@ -889,6 +903,8 @@ class _Call:
             sizes = (batch, heads) if self.flat else (batch, heads, q_len) if hnd else (batch, q_len, heads)
             out = _empty(self.like, (*sizes, a.v.shape[3]))
             if isinstance(self.like, View):
+                if self.like.dtype in _BLOCK:
+                    raise TypeError(f"q is of {self.like.dtype.lower()}, which only k and v may be")
                 out = View(out, self.like.dtype)
         a.out, found = _tensor(out, "out", x["q_layout"], out=True, stream=self.stream,
                                dims=(len(q.shape),))
@@ -1088,8 +1104,8 @@ class _Call:
         for name, dtype, array in outs:
             want = shape if name == "mask_out" else tuple(self.a.q.shape[:3])
             found = _look(array, name)
-            if (found.shape, found.dtype, found.device, found.dense(), found.writable) != (
-                    want, dtype, self.device, True, True):
+            if (found.shape, "uint8" if found.dtype == "bool" else found.dtype, found.device, found.dense(),
+                    found.writable) != (want, dtype, self.device, True, True):
                 raise ValueError(f"{name} is not a dense writable {dtype} array of shape {want} where q is")
             self.keep.append(found.owner)
             setattr(s, name, found.pointer)
@@ -1206,7 +1222,7 @@ def _set_pages(a: _Attention, block_table: Any, batch: int, device: int, like: A
     if block_table is None:
         return
     if isinstance(block_table, (list, tuple)):
-        shape: Tuple[int, ...] = (len(block_table), len(block_table[0]) if block_table else 0)
+        shape: Tuple[int, ...] = _nested(block_table)
     else:
         found = _look(block_table, "block_table")
         shape = found.shape
@@ -1462,7 +1478,9 @@ class Buckets:
             "num_buckets": count, "hidden": hidden, "num_slots": _integer(num_slots, "num_slots")
         }
         self._keep: List[Any] = []
-        dtype = found.dtype if found.dtype in _DTYPES else _NUMBER.get(found.dtype, "")
+        dtype = found.dtype if found.dtype in _DTYPES else _NUMBER.get(found.dtype)
+        if dtype is None:
+            raise TypeError(f"centroids: {found.dtype} is no type of santa.h")
         for name, array, shape, of_type in (("centroids", centroids, (kv_heads, count, head_dim), True),
                                             ("w1", w1, (kv_heads, hidden, head_dim), True),
                                             ("b1", b1, (kv_heads, hidden), False),
@@ -1558,9 +1576,11 @@ def kmeans(x: Array, num_buckets: int, *, iterations: int = 0, seed: int = 0, nu
             or a.shape[1] > 1 and a.strides[1] != 1):
         raise TypeError("x is not [n, d] float32 on the CPU with adjacent features")
     (n, d), buckets = a.shape, _integer(num_buckets, "num_buckets")
+    if n > 1 and a.strides[0] < d:
+        raise ValueError("x has rows that overlap or follow each other backwards")
     size = lib.santa_kmeans_workspace_size(n, d, buckets)
     memory = (C.c_char * max(size, 1))()
-    made = _empty(x, (max(buckets, 0), d), "float32")
+    made = _empty(x, (buckets if size else 1, d), "float32")   # what is refused needs no more
     status = lib.santa_kmeans(a.pointer, n, a.strides[0] if n > 1 else d, d, buckets,
                               _integer(iterations, "iterations"), _integer(seed, "seed", _u64),
                               _look(made, "centroids").pointer, C.byref(_thread_options(num_threads)),
