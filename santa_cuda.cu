@@ -35,6 +35,10 @@
 #include <initializer_list>
 #include <type_traits>
 
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ < 800
+#error "santa_cuda.cu wants sm_80 or later, for instance nvcc -arch=sm_90a"
+#endif
+
 /* --------------------------------------------------------------------------------- >>params */
 
 /* The host's part runs a few times a call: less code, in half the time. */
