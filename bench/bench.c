@@ -925,15 +925,14 @@ static void prefill(const element *e) {
 
 /* ------------------------------------------------------------ options */
 
-static void usage(int code) {
-    fprintf(stderr,
-            "  --quick         fewer cells, shorter\n"
+static void usage(void) {
+    printf("  --quick         fewer cells, shorter\n"
             "  --sweep         cost against n (1k .. 1M), S (16 .. 4096) and group (1, 4, 8)\n"
             "                  instead of the table; f16, NHD\n"
             "  --by-type       dense and sys of all types in turns, fp8 with scales of rows, too\n"
             "  --prefill       attention of n query rows to n keys instead; f32,f16,bf16,\n"
             "                  4/1 heads\n"
-            "  --head-dims LIST  of --prefill: 64,128  [128]\n"
+            "  --head-dims LIST  of --prefill, multiples of 32: 64,128  [128]\n"
             "  --csv FILE      the rows as CSV\n"
             "  --n LIST        contexts: 4096,32k,1M\n"
             "  --threads LIST  1,2\n"
@@ -944,7 +943,6 @@ static void usage(int code) {
     print_names("--layouts LIST", layouts, sizeof *layouts, LAYOUTS);
     print_names("--methods LIST", methods, sizeof *methods, METHODS);
     print_names("--isa NAME", isas, sizeof *isas, ISAS);
-    exit(code);
 }
 
 /* "32/8" */
@@ -954,9 +952,9 @@ static void heads_in(const char *text, int64_t *heads, int64_t *kv_heads) {
     *kv_heads = *end == '/' ? strtoll(end + 1, &end, 10) : 0;
     if (*end || *kv_heads < 1 || *kv_heads > KV_HEADS || *heads < 1 || *heads > MOST_HEADS
         || *heads % *kv_heads) {
-        fprintf(stderr, "not heads/KV heads, at most %d/%d, the first a multiple of the second: %s\n",
-                MOST_HEADS, KV_HEADS, text);
-        usage(1);
+        fprintf(stderr, "%s: not heads/KV heads, at most %d/%d, the first a multiple of the second\n", text,
+                MOST_HEADS, KV_HEADS);
+        refuse("--heads");
     }
 }
 
@@ -981,21 +979,26 @@ static void parse(int argc, char **argv) {
             if (!strcmp(argv[i], flags[f].name)) known = *flags[f].value = 1;
         for (size_t t = 0; t < sizeof texts / sizeof *texts && !known; t++)
             if (!strcmp(argv[i], texts[t].name) && i + 1 < argc) { *texts[t].value = argv[++i]; known = 1; }
-        if (!known) usage(strcmp(argv[i], "--help") != 0);
+        if (!known && !strcmp(argv[i], "--help")) { usage(); exit(0); }
+        if (!known) {
+            fprintf(stderr, "%s: ", argv[i]);
+            refuse("not an option, or its value is missing");
+        }
     }
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
     const int all = set.quick || set.sweep;
     snprintf(processors, sizeof processors, all || set.by_type || online < 2 ? "%ld" : "1,%ld",
              set.by_type || online < 1 ? 1 : online);
-    if (set.prefill + set.sweep + set.by_type > 1) usage(1);
-    if ((set.prefill || set.by_type) && (names || places)) usage(1);
-    if (!set.prefill && head_dims) usage(1);
+    if (set.prefill + set.sweep + set.by_type > 1) refuse("--sweep, --by-type or --prefill, one of them");
+    if ((set.prefill || set.by_type) && (names || places))
+        refuse("--prefill and --by-type have methods and layouts of their own");
+    if (!set.prefill && head_dims) refuse("--head-dims is for --prefill");
     if (set.prefill && !types) types = "f32,f16,bf16";
     if (set.by_type && !types) types = "f16,e4m3,q8_0,e5m2,q4_0";
     if (set.by_type && !n) n = set.quick ? "4k" : "4k,32k";
     if (set.prefill && !n) n = set.quick ? "2k" : "2k,8k,32k";
     set.d_count = numbers_in(head_dims ? head_dims : "128", 1024, set.d);
-    for (int i = 0; i < set.d_count; i++) if (set.d[i] % 32) usage(1);
+    for (int i = 0; i < set.d_count; i++) if (set.d[i] % 32) refuse("--head-dims: multiples of 32");
     if (!types) types = set.sweep ? "f16" : set.quick ? "f32,f16,q8_0" : "f32,f16,bf16,e4m3,q8_0";
     set.types = NAMES_IN(types, elements, ELEMENTS);
     if (!places) places = set.sweep || set.quick ? "NHD" : "NHD,HND,HDN,P16";
@@ -1006,10 +1009,9 @@ static void parse(int argc, char **argv) {
     set.heads = set.prefill ? 4 : HEADS;
     set.kv_heads = set.prefill ? 1 : KV_HEADS;
     if (heads) heads_in(heads, &set.heads, &set.kv_heads);
-    const unsigned forced = NAMES_IN(isa, isas, ISAS);
-    for (int i = 0; i < ISAS; i++) if (forced == 1u << i) set.isa = isas + i;
-    if (!set.isa || !set.types || !set.layouts || !set.methods || !set.n_count || !set.thread_count)
-        usage(1);
+    set.isa = isa_in(isa);
+    if (!set.types || !set.layouts || !set.methods || !set.n_count || !set.thread_count)
+        refuse("a list is empty");
     if (csv && !(set.csv = fopen(csv, "w"))) { perror(csv); exit(1); }
 }
 

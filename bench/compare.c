@@ -194,9 +194,8 @@ static void print_summary(void) {
 
 /* ------------------------------------------------------------ options */
 
-static void usage(int code) {
-    fprintf(stderr,
-            "  --quick         4096 keys, a fifth of a second for each cell, from one window\n"
+static void usage(void) {
+    printf("  --quick         4096 keys, a fifth of a second for each cell, from one window\n"
             "  --seconds S     for each cell [3]\n"
             "  --n LIST        contexts [4096,32k]\n"
             "  --threads LIST  [1,2]\n"
@@ -207,7 +206,6 @@ static void usage(int code) {
     print_names("--layouts LIST", layouts, sizeof *layouts, LAYOUTS - 1);          /* not in pages */
     print_names("--methods LIST", methods, sizeof *methods, METHODS);
     print_names("--isa NAME", isas, sizeof *isas, ISAS);
-    exit(code);
 }
 
 static void parse(int argc, char **argv) {
@@ -225,7 +223,11 @@ static void parse(int argc, char **argv) {
         set.copy |= copy;
         for (size_t t = 0; t < sizeof texts / sizeof *texts && !known; t++)
             if (!strcmp(argv[i], texts[t].name) && i + 1 < argc) { *texts[t].value = argv[++i]; known = 1; }
-        if (!known) usage(strcmp(argv[i], "--help") != 0);
+        if (!known && !strcmp(argv[i], "--help")) { usage(); exit(0); }
+        if (!known) {
+            fprintf(stderr, "%s: ", argv[i]);
+            refuse("not an option, or its value is missing");
+        }
     }
     set.types = NAMES_IN(types, elements, ELEMENTS);
     set.layouts = NAMES_IN(places, layouts, LAYOUTS - 1);
@@ -234,10 +236,9 @@ static void parse(int argc, char **argv) {
     set.n_count = numbers_in(n ? n : set.quick ? "4096" : "4096,32k", INT32_MAX, set.n);
     set.thread_count = numbers_in(threads, MAX_THREADS, set.threads);
     set.seconds = seconds ? atof(seconds) : set.quick ? 0.2 : 3.0;
-    const unsigned forced = NAMES_IN(isa, isas, ISAS);
-    for (int i = 0; i < ISAS; i++) if (forced == 1u << i) set.isa = isas + i;
-    if (!set.isa || !set.types || !set.layouts || !set.methods || !set.n_count || !set.thread_count)
-        usage(1);
+    set.isa = isa_in(isa);
+    if (!set.types || !set.layouts || !set.methods || !set.n_count || !set.thread_count)
+        refuse("a list is empty");
 }
 
 int main(int argc, char **argv) {

@@ -10,8 +10,10 @@
 
 enum { MAX_LIST = 16, MAX_THREADS = 256 };
 
-static void usage(int code);                         /* the program's own; ends it */
+static void usage(void);                             /* the program's own: options to stdout */
 static void fail(const char *what) { fprintf(stderr, "\n%s\n", what); exit(1); }
+/* What is wrong with the options. */
+static void refuse(const char *why) { fprintf(stderr, "%s; see --help\n", why); exit(1); }
 
 static int by_value(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
@@ -190,17 +192,28 @@ static const char *name_at(const void *table, size_t entry_size, int i) {
 
 static void print_names(const char *option, const void *table, size_t entry_size, int entries) {
     enum { INDENT = 18 };
-    int column = fprintf(stderr, "  %-16s", option);
+    int column = printf("  %-16s", option);
     for (int i = 0; i < entries; i++) {
         const char *name = name_at(table, entry_size, i);
-        if (column + (int)strlen(name) > 79) column = fprintf(stderr, "\n%*s", INDENT, "") - 1;
-        column += fprintf(stderr, "%s%s", name, i + 1 < entries ? "," : "\n");
+        if (column + (int)strlen(name) > 79) column = printf("\n%*s", INDENT, "") - 1;
+        column += printf("%s%s", name, i + 1 < entries ? "," : "\n");
     }
 }
 
 static int equal_names(const char *a, const char *b, size_t length) {
     for (size_t i = 0; i < length; i++) if ((a[i] | 32) != (b[i] | 32)) return 0; /* ASCII, any case */
     return strlen(b) == length;
+}
+
+/* The one that is named, if this CPU has it. */
+static const isa_name *isa_in(const char *name) {
+    for (int i = 0; i < ISAS; i++)
+        if (equal_names(name, isas[i].name, strlen(name))) {
+            if (!santa_isa_supported(isas[i].isa)) refuse("this CPU has no such --isa");
+            return isas + i;
+        }
+    refuse("unknown --isa");
+    return NULL;
 }
 
 /* Bits of the entries named in a comma-separated list. */
@@ -212,10 +225,11 @@ static unsigned names_in(const char *list, const void *table, size_t entry_size,
         while (i < entries && !equal_names(p, name_at(table, entry_size, i), length)) i++;
         if (i == entries) {
             fprintf(stderr, "unknown: %.*s\n", (int)length, p);
-            usage(1);
+            refuse("not a list of its names");
         }
         found |= 1u << i;
         p += length;
+        if (*p && !p[1]) refuse("a list ends with a comma");
     }
     return found;
 }
@@ -235,10 +249,11 @@ static int numbers_in(const char *list, int64_t most, int64_t *numbers) {
         const int64_t unit = (*end | 32) == 'k' ? 1024 : (*end | 32) == 'm' ? 1024 * 1024 : 1;
         if (unit > 1) end++;
         if (end == p || x < 1 || x > most / unit || (*end && *end != ',') || count == MAX_LIST) {
-            fprintf(stderr, "not a list of numbers from 1 to %lld: %s\n", (long long)most, list);
-            usage(1);
+            fprintf(stderr, "%s: not a list of numbers from 1 to %lld\n", list, (long long)most);
+            refuse("at most 16 of them, k and M stand for 1024 and 1024^2");
         }
         numbers[count++] = x * unit;
+        if (*end && !end[1]) refuse("a list ends with a comma");
         p = end + (*end == ',');
     }
     qsort(numbers, (size_t)count, sizeof *numbers, ascending);
