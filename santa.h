@@ -11795,7 +11795,7 @@ SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(vrows_part)(santa_dtype t, 
             const char *f = from[i] + santa__bytes(t, c);
             char *to = copy[i];
 #define SANTA__COPY(size) \
-    if (bytes & (size)) { memcpy(to, f, size); to += (size); f += (size); }
+    if ((size) < sizeof *copy && (bytes & (size))) { memcpy(to, f, size); to += (size); f += (size); }
             SANTA__COPY(32)
             SANTA__COPY(16)
             SANTA__COPY(8)

@@ -229,11 +229,11 @@ static int parse_value(config *c, option_id id, const char *text, llama_error *e
         break;
     }
     const int integer = options[id].kind == INTEGER;
-    if (!end || end == text || *end != 0 || (errno != 0 && integer))
+    if (!end || end == text || *end != 0)
         return llama_fail(e, "--%s wants %s, not '%s'", options[id].name,
                           integer ? "an integer" : "a number", text);
     const double low = options[id].low, high = options[id].high;
-    if (!(value >= low && value <= high) || (options[id].open && (value <= low || value >= high)))
+    if ((integer && errno != 0) || !(value >= low && value <= high) || (options[id].open && (value <= low || value >= high)))
         return llama_fail(e, "--%s wants a value %s %.16g and %.16g, not %s", options[id].name,
                           options[id].open ? "strictly between" : "between", low, high, text);
     return 0;

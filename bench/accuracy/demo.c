@@ -179,7 +179,12 @@ static void times(void) {
     free(k);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1) {
+        const int help = !strcmp(argv[1], "--help");
+        fprintf(help ? stdout : stderr, "demo    no options: questions about long texts, then times\n");
+        return !help;
+    }
     questions();
     times();
     return 0;

@@ -177,7 +177,8 @@ static int open_dump(dump *d, llama_error *e) {
         return llama_fail(e, "%s was not trained on the texts of tasks.h", d->c->model);
     d->text = tasks_default((int32_t)d->c->length, TASKS_TRAINING);
     if (d->c->rows > d->text.length / 2)
-        return llama_fail(e, "--rows %d: a text has %d tokens", (int)d->c->rows, (int)d->text.length);
+        return llama_fail(e, "--rows %d is more than half of a text's %d tokens: --rows or --length",
+                          (int)d->c->rows, (int)d->text.length);
     const int64_t positions = d->text.length + TASKS_ROOM;
     d->queries = tasks_query_count(&d->text);
     d->most_rows = d->c->rows + (int64_t)d->queries * TASKS_MAX_ANSWER;

@@ -1,6 +1,7 @@
 /* The tasks of tasks.h as text, for other engines: the tokens' words, one a line, or a body with
    one of its questions.
    Build: cc -O2 bench/accuracy/tasks_text.c -lm */
+#include <ctype.h>
 #include <stdlib.h>
 #include "tasks.h"
 
@@ -23,12 +24,21 @@ int main(int argc, char **argv) {
                 "                             stderr the answer\n");
         return !help;
     }
-    const tasks_config c = tasks_default((int32_t)atoi(argv[1]), TASKS_EVALUATION);
-    const int32_t count = tasks_query_count(&c), i = (int32_t)atoi(argv[3]);
+    unsigned long long number[3];
+    for (int n = 0; n < 3; n++) {
+        char *end;
+        number[n] = strtoull(argv[1 + n], &end, 10);
+        if (!isdigit((unsigned char)*argv[1 + n]) || *end || (n != 1 && number[n] > INT32_MAX)) {
+            fprintf(stderr, "%s is not a number for CONTEXT, SEED or I: --help\n", argv[1 + n]);
+            return 1;
+        }
+    }
+    const tasks_config c = tasks_default((int32_t)number[0], TASKS_EVALUATION);
+    const int32_t count = tasks_query_count(&c), i = (int32_t)number[2];
     tasks_error e;
     int32_t *body = (int32_t *)malloc((size_t)(c.length > 0 ? c.length : 1) * sizeof *body);
     tasks_query *q = (tasks_query *)malloc((size_t)(count > 0 ? count : 1) * sizeof *q);
-    if (!body || !q || i < 0 || i >= count || tasks_make(&c, strtoull(argv[2], NULL, 10), body, q, &e)) {
+    if (!body || !q || i < 0 || i >= count || tasks_make(&c, number[1], body, q, &e)) {
         fprintf(stderr, "no such body or question\n");
         return 1;
     }

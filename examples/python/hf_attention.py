@@ -331,7 +331,7 @@ def main() -> int:
     parser.add_argument("--prompt-file", metavar="FILE", help="text, for long ones")
     parser.add_argument("--prompt-tokens", type=int, metavar="N", help="only the first N tokens of it")
     parser.add_argument("--steps", type=int, default=64, help="tokens to decode (64)")
-    parser.add_argument("--method", default="sys", help=f"{', '.join(santa.methods())} (sys)")
+    parser.add_argument("--method", default="sys", choices=santa.methods(), help="(sys)")
     parser.add_argument("--num-samples", type=int, default=128, help="draws a head (128)")
     parser.add_argument("--dense-below", type=int,
                         help="exact for fewer keys (16 * num_samples where keys are drawn; 0: never)")
@@ -341,15 +341,18 @@ def main() -> int:
     parser.add_argument("--dtype", default="auto", help="float32, bfloat16, .. (the checkpoint's)")
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
+    text = args.prompt
+    if args.prompt_file:
+        try:
+            with open(args.prompt_file, encoding="utf-8") as f:
+                text = f.read() + text
+        except (OSError, UnicodeDecodeError) as error:
+            parser.error(f"--prompt-file: {error}")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(args.model, local_files_only=True)
     model = AutoModelForCausalLM.from_pretrained(args.model, local_files_only=True,
                                                  dtype=args.dtype).to(args.device).eval()
-    text = args.prompt
-    if args.prompt_file:
-        with open(args.prompt_file, encoding="utf-8") as f:
-            text = f.read() + text
     ids = tokenizer(text or "Once upon a time", return_tensors="pt").input_ids.to(args.device)
     ids = ids[:, :args.prompt_tokens]
     below = {"dense_below": args.dense_below}

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import struct
 import sys
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple, Tuple, Union
 
 import numpy as np
 
@@ -42,6 +43,8 @@ def read_model(path: str) -> Tuple[Sizes, Dict[str, np.ndarray]]:
     """Sizes, and tensors [layers, ...] of f32 by the names of examples/llama.h."""
     with open(path, "rb") as f:
         data = f.read()
+    if len(data) < (64 if data[:8] == b"SANTA-LM" else 37 if data[:4] == b"24ka" else 28):
+        raise ValueError(f"{path}: not a model, shorter than its header")
     old, tables, norms_first, dtype = 0, False, False, "<f4"
     if data[:8] == b"SANTA-LM":
         version, old, *n = struct.unpack_from("<10I", data, 8)
@@ -57,7 +60,10 @@ def read_model(path: str) -> Tuple[Sizes, Dict[str, np.ndarray]]:
         n = list(struct.unpack_from("<7i", data, 8 if ak42 else 0))
         shared = bool(data[36]) if ak42 else n[5] > 0
         old, tables, norms_first = (256, False, True) if ak42 else (28, True, False)
-        s = Sizes(n[0], n[1], n[2], n[3], n[4], abs(n[5]), n[6], n[0] // n[3], 1e4, 1e-5, shared)
+        head_dim = n[0] // n[3] if n[3] > 0 else 0
+        s = Sizes(n[0], n[1], n[2], n[3], n[4], abs(n[5]), n[6], head_dim, 1e4, 1e-5, shared)
+    if not all(0 < size < 2**31 for size in s[:8]):
+        raise ValueError(f"{path}: not a model: its header has sizes that none has")
     q, kv, layers = s.heads * s.head_dim, s.kv_heads * s.head_dim, s.layers
     shapes: Dict[str, Tuple[int, ...]] = {
         "embedding": (s.vocab_size, s.dim), "att_norm": (layers, s.dim), "wq": (layers, q, s.dim),
@@ -75,9 +81,9 @@ def read_model(path: str) -> Tuple[Sizes, Dict[str, np.ndarray]]:
     if not s.shared:
         shapes["classifier"] = (s.vocab_size, s.dim)
         order.append("classifier")
-    numbers = np.frombuffer(data, dtype, offset=old)
-    if numbers.size != sum(int(np.prod(shapes[name])) for name in order):
+    if len(data) != old + np.dtype(dtype).itemsize * sum(math.prod(shapes[name]) for name in order):
         raise ValueError(f"{path}: not as long as its header says")
+    numbers = np.frombuffer(data, dtype, offset=old)
     if dtype == "<u2":                      # bf16
         numbers = (numbers.astype("<u4") << 16).view("<f4")
     tensors, at = {}, 0
@@ -144,22 +150,29 @@ def _write_tokenizer(folder: str, pieces: List[str], special: Tuple[str, ...],
     })
 
 
-def write_bpe(path: str, vocab_size: int, folder: str) -> None:
-    """tokenizer.bin of llama2.c: BOS, a space, characters or bytes, then merges by score."""
+def read_bpe(path: str, vocab_size: int) -> Tuple[List[str], List[float]]:
+    """tokenizer.bin of llama2.c: its tokens and their scores."""
     with open(path, "rb") as f:
         data = f.read()
     pieces, scores, at = list(_SPECIAL), [0.0] * 3, 4
     for i in range(vocab_size):
-        score, length = struct.unpack_from("<fi", data, at)
+        score, length = struct.unpack_from("<fi", data, at) if at + 8 <= len(data) else (0.0, -1)
+        if not 0 <= length <= len(data) - at - 8:
+            raise ValueError(f"{path}: not a tokenizer of {vocab_size} tokens, token {i} is not whole")
         if i >= 3:
             pieces.append(data[at + 8:at + 8 + length].decode("utf-8"))
             scores.append(score)
         at += 8 + length
+    return pieces, scores
+
+
+def write_bpe(pieces: List[str], scores: List[float], folder: str) -> None:
+    """BOS, a space, characters or bytes, then merges by score."""
     vocab: Dict[str, int] = {}
     for i, piece in enumerate(pieces):
         vocab.setdefault(piece, i)
     merges = []
-    for i in sorted(range(259, vocab_size), key=lambda i: -scores[i]):
+    for i in sorted(range(259, len(pieces)), key=lambda i: -scores[i]):
         x = pieces[i]
         merges += [[x[:j], x[j:]] for j in range(1, len(x)) if x[:j] in vocab and x[j:] in vocab]
     bos = {"SpecialToken": {"id": "<s>", "type_id": 0}}
@@ -178,12 +191,17 @@ def write_bpe(path: str, vocab_size: int, folder: str) -> None:
     })
 
 
-def write_words(path: str, vocab_size: int, folder: str) -> None:
-    """A token a line; texts are words with spaces between them."""
+def read_words(path: str, vocab_size: int) -> List[str]:
+    """A token a line."""
     with open(path, encoding="utf-8") as f:
         pieces = f.read().split("\n")[:vocab_size]
     if len(set(pieces)) != vocab_size:
         raise ValueError(f"{path}: not {vocab_size} different words")
+    return pieces
+
+
+def write_words(pieces: List[str], folder: str) -> None:
+    """Texts are words with spaces between them."""
     _write_tokenizer(folder, pieces, (), {
         "normalizer": None, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None,
         "decoder": None,
@@ -192,7 +210,7 @@ def write_words(path: str, vocab_size: int, folder: str) -> None:
     })
 
 
-def main() -> int:
+def main() -> Union[int, str]:
     parser = argparse.ArgumentParser(
         description="A checkpoint of llama2.c or of the toy decoder as one of transformers.")
     parser.add_argument("model", help="model.bin")
@@ -200,13 +218,20 @@ def main() -> int:
     parser.add_argument("--tokenizer", metavar="FILE", help="tokenizer.bin of llama2.c")
     parser.add_argument("--words", metavar="FILE", help="or its tokens, one a line")
     args = parser.parse_args()
-    sizes, tensors = read_model(args.model)
-    os.makedirs(args.folder, exist_ok=True)
-    write_model(sizes, tensors, args.folder)
-    if args.tokenizer:
-        write_bpe(args.tokenizer, sizes.vocab_size, args.folder)
-    elif args.words:
-        write_words(args.words, sizes.vocab_size, args.folder)
+    try:                                    # all is read before anything is written
+        sizes, tensors = read_model(args.model)
+        bpe = read_bpe(args.tokenizer, sizes.vocab_size) if args.tokenizer else None
+        words = read_words(args.words, sizes.vocab_size) if args.words and not bpe else None
+        os.makedirs(args.folder, exist_ok=True)
+        write_model(sizes, tensors, args.folder)
+        if bpe:
+            write_bpe(*bpe, args.folder)
+        elif words:
+            write_words(words, args.folder)
+    except UnicodeDecodeError as error:
+        return f"hf_checkpoint.py: {args.tokenizer or args.words}: {error}"
+    except (OSError, ValueError) as error:
+        return f"hf_checkpoint.py: {error}"
     return 0
 
 
