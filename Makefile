@@ -206,6 +206,9 @@ $(BUILD)/arch: FORCE
 $(BUILD)/santa_cuda.o: santa_cuda.cu $(wildcard santa_cuda.h) santa.h $(BUILD)/arch
 	@mkdir -p $(@D)
 	nvcc -std=c++17 $(NVCCFLAGS) -c -o $@ $<
+else
+cuda cuda-test cuda-bench cuda-accuracy:
+	@echo "$@: no nvcc in PATH" >&2; exit 1
 endif
 
-.PHONY: FORCE help install support test test-all sanitize mutants demo examples bench bench-compare accuracy cuda cuda-test cuda-bench cuda-accuracy clean
+.PHONY: FORCE help install support test test-all sanitize mutants demo examples bench bench-compare accuracy cuda cuda-test cuda-bench cuda-accuracy coverage golden clean

@@ -159,7 +159,7 @@
                      may leave the range of V. As with sys, no theorem bounds the variance for
                      every order of V.
    SANTA_SAAP        keys in buckets, queries sent to buckets by a classifier, see >>saap. Reads
-                     the sinks, the local tokens and some of the other keys, K and V alike: a few
+                     sink and local tokens and some of the other keys, K and V alike: a few
                      whole buckets, and num_samples of their other keys, weighed by the chance
                      they had to be drawn (consistent, not unbiased); or buckets alone, as in the
                      paper (biased).
@@ -195,7 +195,7 @@
    Same inputs, options and machine type => same bits, whatever the batch composition, layout
    (NHD, HND, any row stride), page size, number of threads, item range and tile_size of prop;
    where features lie apart (feature-major K or V), of one layout and page size; from a copy of K,
-   of one size of its blocks, which pages of less than 64 keys make smaller.
+   of one size of its blocks: 64 keys, fewer in pages that are no multiple of 64.
    Keys are handled in blocks of SANTA_BLOCK = 64 counted from token 0; sums inside a block are
    f32 in a fixed order that follows the instruction set's lanes, sums of block masses are f64
    from the first block to the last; sampled rows are added in ascending order (saap's bucket by
@@ -214,7 +214,7 @@
    - num_threads = t with parallel_for: the library hands t tasks to your pool;
    - num_threads = t when this file is compiled with -fopenmp.
    Promised: no bit depends on the number of threads or on who did what. Threads may differ in
-   speed, since they take work as they get through with it. Where there are few items, or K is
+   speed: each takes the next piece when it is done. Where there are few items, or K is
    token-major (NHD), they share the keys of a long row (not vattention's, saap's only in few
    items); parallel_for is then called more than once, for a round of the threads each time.
    parallel_for must run every task exactly once before it returns. (A task that is
@@ -271,7 +271,7 @@
    stream + (index >> 34 << 8) stands for stream. The index is
    - the draw for iid and strat, the comb for sys and prop, tile * num_combs + comb for flash;
    - feature * B + draw for Bernoulli (head = first of the group for GROUP);
-   - for vAttention (head = first of the group) 0, 1, .. until enough positions between sinks
+   - for vAttention (head = first of the group) 0, 1, .. until enough positions between sink
      and local tokens are found, word * size >> 32 each: of keys to take, or of keys to leave
      out where more than half of the free ones are to be taken.
    Known answer: seed 7, offset 65537, request 3, stream 0, head 5, row 0, index 2: 0x1825d098.
@@ -283,8 +283,8 @@
 
    >>stash
 
-   Between the scores and the draw, iid, strat, sys, prop and flash keep u = exp(s - max of its
-   block) for every key. On a GPU that is memory written and read; fewer bits are for engines
+   Between the scores and the draw, iid, strat, sys, prop, flash and pps keep u = exp(s - max of
+   its block) for every key. On a GPU that is memory written and read; fewer bits are for engines
    that are short of it. Masses of blocks, lse and the draws per block are exact in every case;
    rounding only shifts mass between the keys of one block of 64:
    SANTA_STASH_F32   nothing is rounded.
@@ -378,7 +378,7 @@
    bf16 q and k the products are those of bf16 where >>options says so, twice as fast; where v and out are
    bf16, too (and k and v have no scales of rows), those of v as well: each key's weight is rounded to
    bf16 then, by 1/256 of itself at most, which is what out is rounded by; no other type of out has that.
-   There is no other verb, since nothing else differs: chunks of a prompt are rows at the end of a longer
+   There is no other verb, since nothing else differs: pieces of a prompt are rows at the end of a longer
    context (causal = 1), and seq_lens, pages, window, soft cap, ALiBi, sinks and first_key mean what they
    always do. Threads share blocks of query rows. A row's bits do not depend on the other rows of the
    call, on how a prompt is cut into calls of 32 rows and more, or on what is listed under >>determinism;
@@ -453,7 +453,7 @@
                             keys, and how much mass, have which 8 bits of the score next. Then the sums.
                             On a GPU 4 * num_samples, or those four, of top-p behind one of 24 bytes; the
                             results of the keys taken are merged as dense, with 4 more bytes: lse of all.
-   vattention               the sets, sample and budgets of one process, wherever sinks, local tokens and
+   vattention               the sets, sample and budgets of one process, wherever sink tokens, local and
                             heavy ones lie; heavy by the oracle or by heavy_index, the same array on all
                             ranks, which counts keys from the context's start. For each query row and up to
                             8 KV heads: 8 bytes, how many keys; with the oracle what top-k tells; 8 a KV
@@ -593,13 +593,13 @@ extern "C" {
     X(ERR_SOFT_CAP,            "soft_cap is negative, NaN or infinite")                                    \
     X(ERR_WINDOW,              "window is negative")                                                       \
     X(ERR_FIRST_TOKENS,                                                                                    \
-      "first_tokens is not in [0, 2^31 - 1], has no window, or from kv_start on passes key 0's part")      \
+      "first_tokens is not in [0, 2^31 - 1], is set without a window, or reaches past key 0's part")       \
     X(ERR_FIRST_TOKENS_METHOD, "first_tokens are not for vattention, saap, sample-attention, a copy of K") \
     X(ERR_SINKS,               "an attention sink is NaN or +infinity")                                    \
     X(ERR_ALIBI,               "an ALiBi slope is NaN or infinite")                                        \
     X(ERR_METHOD,              "method is not a santa_method, or this step has no such method")            \
     X(ERR_NUM_SAMPLES,         "num_samples is negative or too large")                                     \
-    X(ERR_TILE_SIZE, "tile_size is not a positive multiple of 64, for flash nor 8, 16 or 32")              \
+    X(ERR_TILE_SIZE, "tile_size is not a positive multiple of 64 (for flash also 8, 16 or 32)")            \
     X(ERR_TOP_P,               "top_p is not in (0, 1]")                                                   \
     X(ERR_SCORES,              "scores is not a santa_scores_method")                                      \
     X(ERR_BERNOULLI_DRAWS,     "bernoulli_draws is negative or larger than 65536")                         \
@@ -799,7 +799,7 @@ typedef struct santa_tensor {
     santa_device device;
 } santa_tensor;
 
-/* Views of dense memory on the CPU. The second takes memory laid out [n0, n2, n1, n3] (HND) and
+/* Views of contiguous memory on the CPU. The second takes memory laid out [n0, n2, n1, n3] (HND) and
    returns it as [n0, n1, n2, n3]. Other layouts: fill the strides yourself. Set .device for
    memory on a GPU. */
 SANTADEF santa_tensor santa_view    (const void *data, santa_dtype dtype,
@@ -808,7 +808,7 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype,
                                      int64_t n0, int64_t n1, int64_t n2, int64_t n3);
 
 /* What sends the queries of a layer to buckets of keys, and the index of the keys, see >>saap. Zero
-   everything, then set what applies. All memory is yours, on k's device, arrays dense. */
+   everything, then set what applies. All memory is yours, on k's device, arrays contiguous. */
 typedef struct santa_buckets {
     int64_t      num_buckets;      /* C of each KV head, 1 .. 65536 */
     int64_t      hidden;           /* units of the classifier's hidden layer; 0: no classifier,
@@ -884,8 +884,8 @@ typedef struct santa_attention {
     const float *alibi_slopes;     /* [heads] or NULL: s += slope * (j - p) */
     int64_t      first_key;        /* where k and v hold a part of a longer context: the number
                                       there of their first key. Causal, window and ALiBi count
-                                      from the context's start, by p below; sinks, local tokens,
-                                      tiles and draws from first_key, over ranks from the context's
+                                      from the context's start, by p below; sink and local
+                                      tokens, tiles and draws from first_key, over ranks from the context's
                                       start, too */
     const int32_t *context_lens;   /* [batch] keys of the whole context, so that
                                       p = context_len - q_len + i; at least first_key + seq_len
@@ -954,7 +954,7 @@ typedef struct santa_vattention_options {
     santa_audit *audit;            /* [batch, q_len, heads] or NULL */
     /* NULL, or instead of a predictor your own keys: [batch, q_len, heads] rows of heavy_tokens
        (above 0) each, heavy_stride ints apart, 0 = heavy_tokens; on k's device. As a
-       predictor's: -1 and whatever is no key between sinks and local tokens is dropped. Over ranks
+       predictor's: -1 and whatever is no key between sink and local tokens is dropped. Over ranks
        they count from the context's start */
     const int32_t *heavy_index;
     int64_t        heavy_stride;
@@ -1374,7 +1374,7 @@ SANTADEF uint32_t santa_random(uint64_t seed, uint64_t offset, uint64_t request_
                                uint32_t head, uint32_t q_index, uint32_t index);
 SANTADEF void     santa_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t result[4]);
 
-/* Copy K of a dense (not paged) view to feature-major memory: dst, n0 * n2 * n3 * n1 elements
+/* Copy K of a view without pages to feature-major memory: dst, n0 * n2 * n3 * n1 elements
    of k->dtype, gets [batch, kv_heads, head_dim, len]; the result is the view of it to put in
    a.k. Blocks (q8_0, q4_0) cannot be cut that way: of these, of NULL and of a view that is not
    valid or not the CPU's the result is all zeros, which santa_decode refuses. */

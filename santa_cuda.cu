@@ -1078,13 +1078,6 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
     return y;
 }
 
-__device__ __forceinline__ uint4 load16(const char *p) {              /* streamed: K is read once */
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3},[%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-    return v;
-}
-
 __device__ __forceinline__ void prefetch(const char *at) {             /* to L2: a line of 128 bytes */
     asm volatile("prefetch.global.L2 [%0];" :: "l"(at));
 }
@@ -1613,6 +1606,18 @@ __device__ __forceinline__ __half2 e4m3_pair(unsigned short x) {
     return __half2(__nv_cvt_fp8x2_to_halfraw2(x, __NV_E4M3));
 }
 
+/* N numbers from the words they lie in. */
+template <typename T, int N> __device__ __forceinline__ void unpack_words(const unsigned *w, float *f) {
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+        float2 y;
+        if constexpr (sizeof(T) == 4) y = make_float2(__uint_as_float(w[i]), __uint_as_float(w[i + 1]));
+        else if constexpr (sizeof(T) == 2) y = unpack_pair(*(const typename pair_of<T>::type *)&w[i / 2]);
+        else y = __half22float2(e4m3_pair((unsigned short)(w[i / 4] >> (8 * (i & 3)))));
+        f[i] = y.x; f[i + 1] = y.y;
+    }
+}
+
 /* N = 4 adjacent values of V as they lie in memory: one load. */
 template <typename T, int N> struct values {
     unsigned w[N * sizeof(T) / 4];
@@ -1629,17 +1634,7 @@ template <typename T, int N> struct values {
             w[1] = x.y;
         } else w[0] = __ldg((const unsigned *)p);
     }
-    __device__ __forceinline__ void unpack(float *f) const {
-#pragma unroll
-        for (int i = 0; i < N; i += 2) {
-            float2 y;
-            if constexpr (sizeof(T) == 4) y = make_float2(__uint_as_float(w[i]), __uint_as_float(w[i + 1]));
-            else if constexpr (sizeof(T) == 2)
-                y = unpack_pair(*(const typename pair_of<T>::type *)&w[i / 2]);
-            else y = __half22float2(e4m3_pair((unsigned short)(w[i / 4] >> (8 * (i & 3)))));
-            f[i] = y.x; f[i + 1] = y.y;
-        }
-    }
+    __device__ __forceinline__ void unpack(float *f) const { unpack_words<T, N>(w, f); }
 };
 
 /* The 16 bytes of V that a lane took from the ring. */
@@ -7331,17 +7326,7 @@ template <typename T, int N> struct raw_row {
         else if constexpr (sizeof(w) == 8) *(uint2 *)w = *(const uint2 *)p;
         else w[0] = *(const unsigned *)p;
     }
-    __device__ __forceinline__ void unpack(float *f) const {
-#pragma unroll
-        for (int i = 0; i < N; i += 2) {
-            float2 y;
-            if constexpr (sizeof(T) == 4) y = make_float2(__uint_as_float(w[i]), __uint_as_float(w[i + 1]));
-            else if constexpr (sizeof(T) == 2)
-                y = unpack_pair(*(const typename pair_of<T>::type *)&w[i / 2]);
-            else y = __half22float2(e4m3_pair((unsigned short)(w[i / 4] >> (8 * (i & 3)))));
-            f[i] = y.x; f[i + 1] = y.y;
-        }
-    }
+    __device__ __forceinline__ void unpack(float *f) const { unpack_words<T, N>(w, f); }
 };
 template <int N, int ROWS = 4>
 __device__ __forceinline__ void load_rows(int type, int vector, const char *const *rows, i64 step, int have,

@@ -24,7 +24,7 @@
                        of their own.
                        std_error is a kernel more, which reads the drawn rows of v again, for
                        vattention and from a copy those of k, too.
-                       num_threads, parallel_for and isa are for the CPU and are not looked at.
+                       num_threads, parallel_for and isa do nothing here, but are checked as on the CPU.
    ITEM RANGES         As on the CPU: items of the range have the whole call's bits, the others are not
                        touched, nor are their inputs read. A range that begins or ends within a
                        sequence is up to three times the kernels, and over ranks the exchanges, of a
@@ -45,9 +45,9 @@
                        a q of another type is rounded to about 2^-38 of the largest finite number that
                        up to 8 heads of its group have: heads whose q differ by 1e9 and more do not go
                        together. Larger groups take longer: of 8 heads, head_dim 128, dense 1.1 times
-                       reading k and v once, prop 1.5 times reading k; of 16 heads more.
-                       q8_0 and q4_0, either in k or v: dense takes 2.2 and 3.6 times as long as
-                       reading them, prop 2.4 and 3.8 times as long as reading k, where head_dim (of
+                       reading k and v once, prop 1.2 times reading k, with a q in parts 1.5; of 16 more.
+                       q8_0 and q4_0, either in k or v: dense takes 1.9 and 3.2 times as long as
+                       reading them, prop 2.3 and 3.5 times as long as reading k, where head_dim (of
                        dense head_dim_v, too) is 64 or 128 and rows lie on 8 bytes, or on 4 if none
                        is longer than 128 bytes. q is three digits of 8 bits then; a head of q that
                        is not finite is NaN.
@@ -182,7 +182,7 @@ santa_status santa_cuda_init(void);
 int santa_cuda_error(santa_status s);
 
 /* The steps of santa.h for one query row of a whole batch. All arrays are device memory, f32 and int32,
-   dense where no stride is given; kernels are enqueued on o->stream or stream, as santa_decode does, and
+   contiguous where no stride is given; kernels are enqueued on o->stream or stream, as santa_decode does, and
    statuses are its own. Written for looking into a method, not for speed.
 
    Scores of query row q_index: scores[(batch * heads + head) * scores_stride + key], for all keys that

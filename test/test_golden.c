@@ -1,4 +1,4 @@
-/* Golden results: what some 530 calls on the scalar path drew and gave, against golden.h. The
+/* Golden results: what some 540 calls on the scalar path drew and gave, against golden.h. The
    same seed draws the same rows from version to version and on every machine; where that changes,
    the history in santa.h says so and why.
 

@@ -142,12 +142,9 @@ static inline int32_t tasks_query_count(const tasks_config *c) {
     return c->facts + c->chains + c->keys + c->families + c->passages / TASKS_PIECES;
 }
 
-/* Tokens of the body that are facts, needles and passages, in how many items. */
+/* Tokens of the body that are facts, needles and passages. */
 static inline int32_t tasks_item_tokens(const tasks_config *c) {
     return 4 * (c->facts + 2 * c->chains + 6 * c->keys) + (TASKS_PASSAGE + 2) * c->passages;
-}
-static inline int32_t tasks_item_count(const tasks_config *c) {
-    return c->facts + 2 * c->chains + 6 * c->keys + c->passages;
 }
 
 static inline int tasks_check(const tasks_config *c, tasks_error *e) {

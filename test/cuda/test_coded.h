@@ -1,4 +1,4 @@
-/* K and V of q8_0, e5m2 and q4_0, which plain loads read, with the methods that have kernels of their own;
+/* K and V of q8_0, e5m2 and q4_0 in the methods and steps that read these types by plain loads;
    for test_cuda.cu. Those that draw and select: see types, random_problems. */
 
 static const santa_dtype CODED[][2] = {          /* of K and V */
