@@ -1,4 +1,5 @@
 /* GPU benchmark: our methods against the floor of reading K once, in one run.
+     mkdir -p build
      nvcc -std=c++17 -O3 -arch=native bench/bench_cuda.cu santa_cuda.cu -o build/bench_cuda
      build/bench_cuda [--quick] [--saap | --vattention | --prefill | --dense | --copies |
                       --lists] [--csv FILE]

@@ -2,7 +2,8 @@
    methods that the GPU does not have. Its interval beside the CPU's shows whether the two
    agree.
    Build and run:
-     nvcc -std=c++17 -O2 -arch=native bench/accuracy/accuracy_cuda.cu santa_cuda.cu \
+     mkdir -p build
+     nvcc -std=c++17 -O2 -arch=native -Xcompiler -pthread bench/accuracy/accuracy_cuda.cu santa_cuda.cu \
           -o build/accuracy_cuda
      build/accuracy_cuda --methods prop,flash */
 #include "../../examples/llama_cuda.h"

@@ -1,5 +1,6 @@
 /* Prints bench/results/support.md: what santa_check takes, asked for small problems. The GPU's side is
    that of santa_cuda.cu beside a stand-in for the CUDA runtime, so this runs on any machine.
+     mkdir -p build
      g++ -std=c++17 -Itest/cuda/standin test/cuda/support.cpp -o build/support */
 #include "launched.h"
 #define SANTA_IMPLEMENTATION

@@ -1,5 +1,6 @@
 /* Tests of santa_cuda.cu: the CPU and the GPU on the same problems, statistics, poison, graphs,
    streams and errors.
+     mkdir -p build
      nvcc -std=c++17 -O2 -arch=native test/cuda/test_cuda.cu santa_cuda.cu -o build/test_cuda
      build/test_cuda
    --quick keeps the work small, for compute-sanitizer and the emulator of a GPU in

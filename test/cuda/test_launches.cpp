@@ -1,5 +1,6 @@
 /* The host side of santa_cuda.cu with a stand-in for the CUDA runtime: checks, layouts and launches, on
    any machine.
+     mkdir -p build
      g++ -std=c++17 -Itest/cuda/standin test/cuda/test_launches.cpp -o build/test_launches
    Pointers to device memory are numbers here. What a launch may be is decided by
    standin/cuda_runtime.h; what it must be for its problem is worked out below from the problem alone. */

@@ -4,11 +4,12 @@
    HOW TO RUN A PROGRAM (any that calls santa_cuda_init and uses cudaMalloc, cudaMemcpy and so
    on):
 
-     cc -O1 -c -o build/santa.o test/impl.c
+     mkdir -p build && cc -O1 -c -o build/santa.o test/impl.c
      g++ -std=c++17 -O1 -fno-strict-aliasing -ffp-contract=off -w -Itest/cuda/emulator \
          -DSANTA_IMPLEMENTATION_DONE -o build/mine -x c++ mine.cpp santa_cuda.cu -x none \
          build/santa.o -lm && build/mine
 
+   Some instructions and calls are there for kernels to come.
    To compile less, include santa_cuda.cu in a file of your own and launch one kernel yourself.
    With -fsanitize=address,undefined every access is checked; -g names lines.
    -D__CUDA_ARCH__=800 takes the code of cards before sm_90.

@@ -299,10 +299,6 @@ inline long long clock64() { return 0; }
 inline float pow2(float x) { return emulated::flushed(std::exp2(emulated::flushed(x))); }
 inline void keep(unsigned &) { }
 inline float max_or_nan(float a, float b) { return a != a ? a : b != b ? b : a < b ? b : a; }
-inline uint4 load16(const char *p, CALLER) {
-    if ((uintptr_t)p % 16) emulated::fail(HERE(""), "16 bytes at %p", (const void *)p);
-    return *(const uint4 *)p;
-}
 inline void prefetch(const char *) { }
 inline void barrier_among(int id, int threads, CALLER) {
     emulated::barrier((unsigned)id, (unsigned)threads, false, 0, HERE("barrier_among"));
