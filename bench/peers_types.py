@@ -180,7 +180,9 @@ def captured(torch, name, variant, call, shape=None):
     with torch.cuda.graph(graph):
         for _ in range(CALLS):
             kept[:] = [call()]
-    return Method(name, variant, graph.replay, lambda: kept[0].reshape(shape))
+    method = Method(name, variant, graph.replay, lambda: kept[0].reshape(shape))
+    method.call = call                                   # and with it the memory that the graph works in
+    return method
 
 
 def sdpa(torch, q, k, v, group):
