@@ -1139,7 +1139,8 @@ typedef struct santa_stats {
                                       pass count each. From a copy of K: those drawn, redone and
                                       always read, and for each head those rescued */
     int64_t k_features_read;       /* K elements the group needed (all features for exact scores) */
-    int64_t k_features_head;       /* the same counted per query head, summed over the group */
+    int64_t k_features_head;       /* the same counted per query head, summed over the group; from a
+                                      copy of K the CPU counts all of the group's for each head */
     int64_t v_rows_read;           /* distinct V rows, once per group */
     int64_t v_rows_head;           /* distinct V rows per query head, summed over the group */
     int64_t draws;                 /* draws made (sampled methods, flash's minimum included; of

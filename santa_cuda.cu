@@ -1561,8 +1561,8 @@ __device__ __forceinline__ float value_scale(const params &p, int b, int kv, int
     return p.v_scales.data ? scale_of(p, p.v_scales, b, kv, j) : 1.0f;
 }
 
-/* Those of a block of 64 keys, by a warp: of keys lane and lane + 32. 1 outside begin .. end - 1, and on
-   a bad page, which makes the row NaN elsewhere. */
+/* Those of a block of 64 keys, by a warp: of keys lane and lane + 32. Outside begin .. end - 1 that of the
+   nearest row there, which is what is read; 1 on a bad page, which makes the row NaN elsewhere. */
 __device__ __noinline__ float2 scales_of_block(const params &p, const row_scales &s, int b, int kv,
                                                int block, int begin, int end) {
     i64 at[2] = { NO_ROW, NO_ROW };
@@ -1571,7 +1571,7 @@ __device__ __noinline__ float2 scales_of_block(const params &p, const row_scales
     for (int i = 0; i < 2; i++) {
         const int j = block * BLOCK + 32 * i + (int)(threadIdx.x & 31);
         at[0] = at[1];
-        at[1] = j < begin || j >= end ? NO_ROW : row_offset(p, s.stride, b, j);
+        at[1] = begin >= end ? NO_ROW : row_offset(p, s.stride, b, min(max(j, begin), end - 1));
     }
 #pragma unroll
     for (int i = 0; i < 2; i++)
@@ -3923,9 +3923,11 @@ __device__ __forceinline__ void write_joined(const params &p, int b, int head, f
     const float listed = m;
     if (RESTS && p.list_rest) {
         const rest_mass rest = p.list_rest[(i64)b * p.heads + head];
-        const float top = fmaxf(m, rest.top);
-        whole = all * (double)pow2(m - top) + rest.sum * (double)pow2(rest.top - top);
-        m = top;
+        if (rest.sum != 0.0) {                      /* its top is of sums that round large scores otherwise */
+            const float top = fmaxf(m, rest.top);
+            whole = all * (double)pow2(m - top) + rest.sum * (double)pow2(rest.top - top);
+            m = top;
+        }
     }
     if (tells && p.lse) {
         const i64 at = lse_of(p, b, p.q_index, head);
@@ -6466,8 +6468,8 @@ __device__ __forceinline__ void count_blocks(const params &p, int b, int head, c
     if (from >= p.q_len) return;
 #pragma unroll 1
     for (int r = first + warp; r <= last; r += 8) {
-        const int row = max((r << p.block_shift) - start, from),
-                  to = min(((r + 1) << p.block_shift) - start, p.q_len);
+        const int row = max(r * (1 << p.block_shift) - start, from),
+                  to = min((r + 1) * (1 << p.block_shift) - start, p.q_len);
         int ignored, key, until, position;
         row_range(p, b, row, 1, key, ignored, position);
         row_range(p, b, to - 1, 1, ignored, until, position);

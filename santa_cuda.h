@@ -23,7 +23,8 @@
                        top-k and vattention also those from a copy of K. The others have a status
                        of their own.
                        std_error is a kernel more, which reads the drawn rows of v again, for
-                       vattention and from a copy those of k, too.
+                       vattention and from a copy those of k, too, and there counts from out as it was
+                       rounded. Scores are in base 2 inside: above 2.3e38 they are infinite.
                        num_threads, parallel_for and isa do nothing here, but are checked as on the CPU.
    ITEM RANGES         As on the CPU: items of the range have the whole call's bits, the others are not
                        touched, nor are their inputs read. A range that begins or ends within a
@@ -53,7 +54,8 @@
                        is not finite is NaN.
                        Everything else is right, and slow.
                        Data must be aligned to the size of a number, as CUDA demands;
-                       santa_check says when it is not.
+                       santa_check says when it is not. What is fast and what is not are other kernels,
+                       whose bits differ: rows of a stride that is no multiple of 16 bytes, for instance.
    SCALES OF ROWS      k_scales and v_scales go with all of these types, methods and steps, with
                        ranks, lists and santa_proxy_encode, but not with sample-attention where it
                        looks at blocks. Dense and scores of the fast types take up to 1.5 times

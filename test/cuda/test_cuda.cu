@@ -2757,6 +2757,29 @@ static void selected_ties(void) {
               (long long)t.rows);
 }
 
+/* Scores of 1e9 and more, which two kernels round otherwise: lse is that of the highest. */
+static void selected_large_scores(void) {
+    NEED_DEVICE();
+    for (float scale : {1e8f, 1e12f, 1e30f})
+        for (santa_dtype type : {SANTA_F32, SANTA_BF16}) {
+            ref_spec s = spec16(8, 2, 70, 32);
+            s.q_len    = 12;
+            s.sm_scale = scale;
+            s.q_type = s.k_type = s.v_type = type;
+            problem p(s);
+            std::vector<double> prob((size_t)s.len), out((size_t)s.head_dim_v);
+            for (santa_method m : {SANTA_TOP_K, SANTA_TOP_P, SANTA_DENSE}) {
+                result y;
+                if (!run_on_gpu(p, options(m, m == SANTA_TOP_K ? 8 : 0), &y)) return;
+                for (int64_t t = 0; t < s.q_len; t++)
+                    for (int64_t h = 0; h < s.heads; h++) {
+                        const double want = ref_dense(&p, 0, t, h, out.data(), prob.data());
+                        CHECK_NEAR(y.lse[(size_t)(t * s.heads + h)], want, 0.0, 1e-5);
+                    }
+            }
+        }
+}
+
 static void selected_lengths(void) {
     NEED_DEVICE();
     totals t = {0, 0, 0};
@@ -3235,6 +3258,7 @@ static const test_case copies[] = {{"proxy_encode", proxy_encode},
 
 static const test_case selected[] = {
     {"selected_ties", selected_ties}, {"selected_lengths", selected_lengths},
+    {"selected_large_scores", selected_large_scores},
     {"selected_sets", selected_sets}, {"selected_behaviour", selected_behaviour},
     {"selected_by_copy", selected_by_copy},
     {0, 0}

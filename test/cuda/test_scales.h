@@ -255,6 +255,42 @@ static void spoil_scale(problem *p, santa_tensor *t, int64_t b, int64_t j, int64
         if (head < 0 || h == head) ref_set(t, i0, i1, h, 0, (double)test_nan());
 }
 
+/* K's scales far below 1, as of an 8-bit cache with one for each token, in rows that begin and end anywhere:
+   short ones are shared by warps, which read the nearest row for one that is not there. */
+static void scales_of_short_rows(void) {
+    NEED_DEVICE();
+    static const int64_t lens[] = {1, 7, 9, 16, 31, 100, 101, 385, 511, 513, 1001, 1537, 2047, 2049};
+    test_rng r = test_rng_make(905);
+    totals moved = {0, 0, 0};
+    for (santa_dtype type : {SANTA_E4M3, SANTA_F16, SANTA_BF16, SANTA_E5M2, SANTA_F32, SANTA_Q8_0})
+        for (int64_t n : lens) {
+            if (on_emulator && n > 600) continue;
+            ref_spec s = spec16(8, 2, n, 64);
+            s.k_type = s.v_type = type;
+            s.q_type = type == SANTA_F16 ? SANTA_F16 : SANTA_BF16;
+            s.window = n % 4 == 1 && n > 9 ? n * 2 / 3 : 0;
+            s.page_size = n % 5 == 0 ? 16 : 0;
+            s.row_scales = 1;
+            s.scale_type = SANTA_F32;
+            problem p(s);
+            const int32_t start = 3;
+            if (n % 4 == 3 && n > 9) p.a.kv_start = &start;
+            for (int64_t j = 0; j < n; j++)
+                for (int64_t h = 0; h < s.kv_heads; h++) {
+                    double row[64];
+                    int64_t i0, i1;
+                    ref_place(&p, 0, j, &i0, &i1);
+                    for (double &x : row) x = 100.0 * test_normal(&r);
+                    ref_set_row(&p.a.k, i0, i1, h, row);
+                    ref_set(&p.a.k_scales, i0, i1, h, 0, 0.01 * (0.5 + test_uniform(&r)));
+                }
+            compare(p, options(SANTA_DENSE, 0), &moved);
+            santa_options o = options(SANTA_PROP, 16);
+            o.dense_below = n + 1;
+            compare(p, o, &moved);
+        }
+}
+
 /* Scales of rows that are not read: before the window, behind the sequence, of keys that no draw takes;
    and of those that are. */
 static void scales_poison(void) {
@@ -391,6 +427,7 @@ static void scales_errors(void) {
 static const test_case scale_cases[] = {
     {"scales_are_factors", scales_are_factors}, {"scales_with_options", scales_with_options},
     {"scales_match_cpu", scales_match_cpu}, {"scales_of_any_size", scales_of_any_size},
+    {"scales_of_short_rows", scales_of_short_rows},
     {"scales_poison", scales_poison}, {"scales_errors", scales_errors},
     {0, 0}
 };
