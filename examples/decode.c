@@ -233,7 +233,8 @@ static int parse_value(config *c, option_id id, const char *text, llama_error *e
         return llama_fail(e, "--%s wants %s, not '%s'", options[id].name,
                           integer ? "an integer" : "a number", text);
     const double low = options[id].low, high = options[id].high;
-    if ((integer && errno != 0) || !(value >= low && value <= high) || (options[id].open && (value <= low || value >= high)))
+    if ((integer && errno != 0) || !(value >= low && value <= high)
+        || (options[id].open && (value <= low || value >= high)))
         return llama_fail(e, "--%s wants a value %s %.16g and %.16g, not %s", options[id].name,
                           options[id].open ? "strictly between" : "between", low, high, text);
     return 0;
@@ -279,6 +280,14 @@ static int check_use(const config *c, llama_error *e) {
             return llama_fail(e, "--%s %s", options[rules[i].id].name, rules[i].when);
     if (given(c, SAMPLES) && c->samples == 0 && method != SANTA_SAAP)
         return llama_fail(e, "--samples 0 needs --method saap: the others have nothing but draws");
+    const int small_tile
+        = method == SANTA_FLASH && (c->tile_size == 8 || c->tile_size == 16 || c->tile_size == 32);
+    if (given(c, TILE_SIZE) && c->tile_size % 64 && !small_tile)
+        return llama_fail(e, "--tile-size wants a multiple of 64, of flash also 8, 16 or 32, not %d",
+                          (int)c->tile_size);
+    if (c->scores == SANTA_SCORES_PROXY && !every_method
+        && !(santa_method_traits(c->method) & SANTA_PROXIES))
+        return llama_fail(e, "--scores copy is not for --method %s", santa_method_name(c->method));
     if (given(c, BLOCK) && c->block != 64 && c->block != 128)
         return llama_fail(e, "--block wants 64 or 128, not %d", (int)c->block);
     if (method == SANTA_SAAP && !given(c, BUCKETS))
