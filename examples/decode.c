@@ -286,8 +286,9 @@ static int check_use(const config *c, llama_error *e) {
         return llama_fail(e, "--tile-size wants a multiple of 64, of flash also 8, 16 or 32, not %d",
                           (int)c->tile_size);
     if (c->scores == SANTA_SCORES_PROXY && !every_method
-        && !(santa_method_traits(c->method) & SANTA_PROXIES))
-        return llama_fail(e, "--scores copy is not for --method %s", santa_method_name(c->method));
+        && !(santa_method_traits((santa_method)c->method) & SANTA_PROXIES))
+        return llama_fail(e, "--scores copy is not for --method %s",
+                          santa_method_name((santa_method)c->method));
     if (given(c, BLOCK) && c->block != 64 && c->block != 128)
         return llama_fail(e, "--block wants 64 or 128, not %d", (int)c->block);
     if (method == SANTA_SAAP && !given(c, BUCKETS))
