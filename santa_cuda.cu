@@ -15113,16 +15113,16 @@ __global__ void __launch_bounds__(128) k_step_gather(const __grid_constant__ par
               start = padding_of(p, b);
     if (column >= p.dv) return;
     const char *const v = p.v + kv * p.v_stride[2];
-    float sum = 0.0f;
+    double sum = 0.0;                               /* of up to a million entries */
 #pragma unroll 1
     for (int i = 0; i < n; i++) {
         const int j = p.step.index[at + i];
         const i64 from = j >= start && j < len ? row_offset(p, p.v_stride, b, j) : NO_ROW;
         const float x = from == NO_ROW ? __int_as_float(0x7fc00000)
                       : load_coded(p.v_type, v + from, column, p.v_stride[3]) * value_scale(p, b, kv, j);
-        sum += p.step.weight[at + i] * x;
+        sum += (double)p.step.weight[at + i] * (double)x;
     }
-    p.step.out[row * p.dv + column] = sum * p.v_scale;
+    p.step.out[row * p.dv + column] = (float)(sum * (double)p.v_scale);
 }
 
 /* As santa_merge. Grid: rows, 128 threads, each with some columns. Barrier: all have read the lse. */

@@ -131,7 +131,8 @@
    COPY OF K           santa_proxy_encode and santa_proxy_append make it, from k of any type here,
                        on the stream and without waiting; its bytes are the CPU's but for about
                        one in 16,000, in blocks of 16 keys of 32 features one in 800: the last bit of
-                       a block's scale, and numbers on the border of two codes; head_dim up to
+                       a block's scale, and numbers on the border of two codes (of keys that are
+                       nearly equal many are: codes of their rounding, with gains near 0); head_dim up to
                        512. With
                        SANTA_SCORES_PROXY head_dim and head_dim_v are at most 256, and the copy lies
                        on 16 bytes. What differs from the CPU: a head whose log weights are found to

@@ -1160,6 +1160,46 @@ static void far_copy(void) {
     }
 }
 
+/* A key that a stale copy overrates by up to 600, and that is the best all the same: rescued, it is found. */
+static void overrated_key(void) {
+    enum { N = 512, D = 32, KEY = 24 };
+    static const santa_method methods[] = {SANTA_PPS, SANTA_SYS, SANTA_PROP};
+    for (int real = 30; real <= 600; real += 19)
+        for (int m = 0; m < 3; m++) {
+            float q[D] = {1.0f}, out, lse;
+            float *k = (float *)test_alloc(N * D * sizeof *k), *v = (float *)test_alloc(N * sizeof *v);
+            santa_attention a;
+            santa_options o;
+            santa_stats stats;
+            memset(&a, 0, sizeof a);
+            memset(&o, 0, sizeof o);
+            memset(k, 0, N * D * sizeof *k);
+            memset(v, 0, N * sizeof *v);
+            k[KEY * D] = 600.0f;
+            v[KEY] = 1.0f;
+            a.q = santa_view(q, SANTA_F32, 1, 1, 1, D);
+            a.k = santa_view(k, SANTA_F32, 1, N, 1, D);
+            a.v = santa_view(v, SANTA_F32, 1, N, 1, 1);
+            a.out = santa_view(&out, SANTA_F32, 1, 1, 1, 1);
+            a.lse = &lse;
+            a.sm_scale = 1.0f;
+            void *copy = test_alloc(santa_proxy_size(&a));
+            a.proxy = copy;
+            CHECK_STATUS(santa_proxy_encode(&a, 0, N, NULL), SANTA_OK);
+            k[KEY * D] = (float)real;
+            o.method = methods[m];
+            o.num_samples = 128;
+            o.scores = SANTA_SCORES_PROXY;
+            const size_t bytes = santa_workspace_size(&a, &o);
+            void *workspace = test_alloc(bytes);
+            CHECK_STATUS(santa_decode(&a, &o, workspace, bytes, &stats), SANTA_OK);
+            CHECK_INT(stats.rescued_rows, 1);
+            CHECK_NEAR(out, 1.0, 1e-5, 0.0);
+            CHECK_NEAR(lse, real, 1e-4, 0.0);
+            free(k); free(v); free(copy); free(workspace);
+        }
+}
+
 /* Rows of K and V that a call does not say it reads may hold anything; K's only once encoded. */
 static void unread_rows(void) {
     static const santa_method methods[] = {SANTA_PPS, SANTA_SYS, SANTA_PROP, SANTA_TOP_K, SANTA_VATTENTION};
@@ -1654,6 +1694,7 @@ const test_case suite_proxy[] = {
     {"NaN and infinity", not_finite},
     {"equal, far and single scores", degenerate},
     {"a copy that is far off", far_copy},
+    {"a key that the copy overrates", overrated_key},
     {"unread rows", unread_rows},
     {"pages before a window", window_of_pages},
     {"same bits: threads, layouts, pages, batches", same_bits},
