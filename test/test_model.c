@@ -476,7 +476,8 @@ static void buckets(void) {
         {"sys", {"--probes", "2"}, "needs --method saap", 1, 0},
         {"sys", {"--local", "2"}, "needs --method saap", 1, 0},
         {"sys", {"--samples", "0"}, "needs --method saap", 1, 0},
-        {"saap", {"--buckets", buckets_path, "--scores", "copy"}, "attention: ", 1, 0},
+        {"saap", {"--buckets", buckets_path, "--scores", "copy"}, "copy is not for --method saap", 1, 0},
+        {"prop", {"--tile-size", "16"}, "--tile-size wants a multiple of 64", 1, 0},
     };
     static char dense[sizeof message];
     const char *none[6] = {NULL}, *file_only[6] = {"--buckets", buckets_path};
