@@ -317,10 +317,10 @@
    often and weighs exp(x) times as much where it is drawn: rare large errors that no guard
    sees, which is what 4 bits, the rotation and the rescue are for. One that it puts 87 below the
    best is never drawn. Take 2 bits only with rescue, of 4 * num_samples keys where scores spread
-   by 4 and more, and not where one feature of K is many times the others: sys has been 12 times as
-   far off there as from exact scores (4 bits: 1.2). lse loses what the copy overrates a key by to
-   rounding, which matters from some 10 on; of top-k, too, which has no guard that would see it.
-   A key with a NaN is a zero in its block's centre: left padding had better be some real key.
+   by 4 and more, and not where one feature of K is many times the others: draws of sys and prop may
+   be far off there, and no guard sees it. lse loses what the copy overrates a key by to rounding,
+   which matters from some 10 on; of top-k, too, which has no guard that would see it. A key with a
+   NaN is a zero in its block's centre: left padding had better be some real key.
    pps: one comb for the heads of a group. sys, prop: one for each head; a key with S p^ >= 1 is
    there surely and counts once. num_combs must be 1.
    top-k: the num_samples keys of largest s^ with their exact scores, beside those always read.
