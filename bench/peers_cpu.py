@@ -29,7 +29,6 @@ its spread. Errors are |out - exact| / |exact|, median over heads; exact is a so
 stored, so what storing them in fewer bits costs is in no row. Times are of the Gaussian input.
 """
 import argparse
-import csv
 import ctypes as C
 import datetime
 import glob
@@ -41,6 +40,8 @@ import statistics
 import subprocess
 import sys
 import time
+
+from peers import InitParams, bind_ggml, write_csv
 
 try:
     import numpy as np
@@ -93,10 +94,6 @@ def load_santa():
 
 # ---------------------------------------------------------------------------------------------- ggml
 
-class InitParams(C.Structure):
-    _fields_ = [("mem_size", C.c_size_t), ("mem_buffer", C.c_void_p), ("no_alloc", C.c_bool)]
-
-
 PROTOTYPES = """
     ptr ggml_init InitParams; void ggml_free ptr; void ggml_set_output ptr
     ptr ggml_new_tensor_4d ptr int i64 i64 i64 i64; ptr ggml_get_data ptr; size ggml_nbytes ptr
@@ -108,8 +105,6 @@ PROTOTYPES = """
     bool ggml_gallocr_alloc_graph ptr ptr
     ptr ggml_backend_cpu_init; void ggml_backend_cpu_set_n_threads ptr int; int ggml_backend_graph_compute ptr ptr
 """
-KINDS = {"ptr": C.c_void_p, "size": C.c_size_t, "int": C.c_int, "i64": C.c_int64, "f32": C.c_float, "bool": C.c_bool,
-         "void": None, "InitParams": InitParams}
 
 
 class Ggml:
@@ -126,19 +121,8 @@ class Ggml:
         else:
             sys.exit(f"skipped: no libggml-base and libggml-cpu, and no libggml in {folder} (a build with its own choice "
                      "of CPU libraries? pip install --no-binary llama-cpp-python llama-cpp-python)")
-        for line in PROTOTYPES.replace("\n", ";").split(";"):
-            if line.split():
-                result, name, *arguments = line.split()
-                lib = next((lib for lib in libs if hasattr(lib, name)), None)
-                if lib is None:
-                    sys.exit(f"this ggml has no {name}: too old")
-                function = getattr(lib, name)
-                function.restype, function.argtypes = KINDS[result], [KINDS[a] for a in arguments]
-                setattr(self, name.removeprefix("ggml_"), function)
-        self.base, self.version = libs[0], None
-        if hasattr(self.base, "ggml_version"):
-            self.base.ggml_version.restype = C.c_char_p
-            self.version = self.base.ggml_version().decode()
+        bind_ggml(self, libs, PROTOTYPES)
+        self.base = libs[0]
         self.backend = self.backend_cpu_init()
 
     def in_f32(self, op, tensor):
@@ -584,7 +568,8 @@ def main():
           f"{datetime.date.today()}")
     print(f"# python3 {' '.join(sys.argv)}")
     if args.prefill:
-        return write(args, prefill(lib, g, args))
+        write_csv(args.csv, prefill(lib, g, args))
+        return 0
     print(f"# one decode step, batch 1, {HEADS} query heads, {KV_HEADS} KV heads, head_dim {DIM}; median ms of\n"
           f"# interleaved rounds (range); /read K: time over reading K once; FA/x, off/x, dense/x: times faster than\n"
           f"# {args.peer} FA, {args.peer} -fa off, our dense, by the least times; error: median relative L2 against\n"
@@ -594,15 +579,7 @@ def main():
         for kind in args.types or (["f16", "q8_0"] if quick else ["f16", "q8_0", "bf16", "f32"]):
             for layout in args.layouts or (["NHD"] if quick else ["NHD", "HND"]):
                 rows += run_shape(lib, g, args, kind, layout, n, args.rounds or (5 if quick else 9))
-    return write(args, rows)
-
-
-def write(args, rows):
-    if args.csv:
-        with open(args.csv, "w", newline="") as f:
-            writer = csv.DictWriter(f, rows[0].keys(), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+    write_csv(args.csv, rows)
     return 0
 
 

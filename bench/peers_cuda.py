@@ -37,6 +37,8 @@ import subprocess
 import sys
 import tempfile
 
+from peers import write_csv
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 HEADS, KV_HEADS, DIM, PAGE = 32, 8, 128, 16
 SHAPES = [(1, 8192), (1, 32768), (1, 131072), (8, 8192), (8, 32768), (32, 32768), (8, 131072)]
@@ -416,11 +418,7 @@ def prefill(torch, program, quick, path):
                      "cudnn_over_method": f"{over_cudnn[0]:.3f}", "best_exact_over_method": f"{over_best[0]:.3f}",
                      "busy": f"{max(over_best[3], over_cudnn[3]):.2f}", "kept_share": f"{kept:.4f}",
                      "stages_1_2_ms": f"{before:.4f}"})
-    if path:
-        with open(path, "w", newline="") as f:
-            writer = csv.DictWriter(f, rows[0].keys(), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+    write_csv(path, rows)
 
 
 def torch_with_device():
@@ -521,11 +519,7 @@ def main():
         sys.stdout.flush()
         del floor, methods, m, right                            # the graphs hold this shape's tensors
         torch.cuda.empty_cache()
-    if args.csv:
-        with open(args.csv, "w", newline="") as f:
-            writer = csv.DictWriter(f, rows[0].keys(), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+    write_csv(args.csv, rows)
     return 1 if failed else 0
 
 

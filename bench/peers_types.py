@@ -17,7 +17,6 @@ nothing. 'difference': of out from that of santa dense, |difference| / |out|, me
 query to 8 bits for K of q8_0 and q4_0, santa does not.
 """
 import argparse
-import csv
 import ctypes as C
 import datetime
 import glob
@@ -28,6 +27,7 @@ import sys
 import time
 
 import peers_cuda
+from peers import InitParams, bind_ggml, write_csv
 from peers_cuda import cause, gain, shown
 
 KV_HEADS, CALLS, PAGE, V_MEAN = 8, 6, 16, 0.5
@@ -53,10 +53,6 @@ def row_bytes(kind, d):
 
 # ---------------------------------------------------------------------------------------------- ggml
 
-class InitParams(C.Structure):
-    _fields_ = [("mem_size", C.c_size_t), ("mem_buffer", C.c_void_p), ("no_alloc", C.c_bool)]
-
-
 PROTOTYPES = """
     ptr ggml_init InitParams; void ggml_free ptr; ptr ggml_new_tensor_4d ptr int i64 i64 i64 i64; ptr ggml_get_data ptr
     ptr ggml_permute ptr ptr int int int int; ptr ggml_flash_attn_ext ptr ptr ptr ptr ptr f32 f32 f32
@@ -64,8 +60,6 @@ PROTOTYPES = """
     ptr ggml_backend_alloc_ctx_tensors ptr ptr; void ggml_backend_buffer_free ptr
     ptr ggml_backend_cuda_init int; int ggml_backend_graph_compute ptr ptr
 """
-KINDS = {"ptr": C.c_void_p, "int": C.c_int, "i64": C.c_int64, "f32": C.c_float, "bool": C.c_bool, "void": None,
-         "InitParams": InitParams}
 
 
 class Ggml:
@@ -77,14 +71,7 @@ class Ggml:
         if not all(paths):
             sys.exit(f"no libggml-base.so and libggml-cuda.so in {folder}")
         libs = [C.CDLL(os.path.abspath(found[0])) for found in paths]
-        for line in PROTOTYPES.replace("\n", ";").split(";"):
-            if line.split():
-                result, name, *arguments = line.split()
-                function = getattr(next(lib for lib in libs if hasattr(lib, name)), name)
-                function.restype, function.argtypes = KINDS[result], [KINDS[a] for a in arguments]
-                setattr(self, name.removeprefix("ggml_"), function)
-        libs[0].ggml_version.restype = C.c_char_p
-        self.version = libs[0].ggml_version().decode()
+        bind_ggml(self, libs, PROTOTYPES)
         self.backend = self.backend_cuda_init(0)
 
 
@@ -363,11 +350,7 @@ def main():
             with torch.inference_mode():
                 run_case(torch, lib, ggml, kind, d, group, batch, n, args.rounds, rows)
             torch.cuda.empty_cache()
-    if args.csv:
-        with open(args.csv, "w", newline="") as f:
-            writer = csv.DictWriter(f, rows[0].keys(), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+    write_csv(args.csv, rows)
     return 0
 
 
