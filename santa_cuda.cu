@@ -3923,7 +3923,7 @@ __device__ __forceinline__ void write_joined(const params &p, int b, int head, f
     const float listed = m;
     if (RESTS && p.list_rest) {
         const rest_mass rest = p.list_rest[(i64)b * p.heads + head];
-        if (rest.sum != 0.0) {                      /* its top is of sums that round large scores otherwise */
+        if (rest.sum != 0.0) {                      /* its top is of sums that round otherwise */
             const float top = fmaxf(m, rest.top);
             whole = all * (double)pow2(m - top) + rest.sum * (double)pow2(rest.top - top);
             m = top;

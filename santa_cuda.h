@@ -185,8 +185,8 @@ santa_status santa_cuda_init(void);
 int santa_cuda_error(santa_status s);
 
 /* The steps of santa.h for one query row of a whole batch. All arrays are device memory, f32 and int32,
-   contiguous where no stride is given; kernels are enqueued on o->stream or stream, as santa_decode does, and
-   statuses are its own. Written for looking into a method, not for speed.
+   contiguous where no stride is given; kernels are enqueued on o->stream or stream, as santa_decode
+   does, and statuses are its own. Written for looking into a method, not for speed.
 
    Scores of query row q_index: scores[(batch * heads + head) * scores_stride + key], for all keys that
    a sequence of a->k has room for, which is what scores_stride is at least; after scale, soft cap and

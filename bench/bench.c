@@ -927,18 +927,18 @@ static void prefill(const element *e) {
 
 static void usage(void) {
     printf("  --quick         fewer cells, shorter\n"
-            "  --sweep         cost against n (1k .. 1M), S (16 .. 4096) and group (1, 4, 8)\n"
-            "                  instead of the table; f16, NHD\n"
-            "  --by-type       dense and sys of all types in turns, fp8 with scales of rows, too\n"
-            "  --prefill       attention of n query rows to n keys instead; f32,f16,bf16,\n"
-            "                  4/1 heads\n"
-            "  --head-dims LIST  of --prefill, multiples of 32: 64,128  [128]\n"
-            "  --csv FILE      the rows as CSV\n"
-            "  --n LIST        contexts: 4096,32k,1M\n"
-            "  --threads LIST  1,2\n"
-            "  --heads H/KV    query and KV heads, to 64/8  [32/8]\n"
-            "  --huge-pages    ask the system for 2 MB pages for K and V\n"
-            "and, of lists one or more, of isa one for all:\n");
+           "  --sweep         cost against n (1k .. 1M), S (16 .. 4096) and group (1, 4, 8)\n"
+           "                  instead of the table; f16, NHD\n"
+           "  --by-type       dense and sys of all types in turns, fp8 with scales of rows, too\n"
+           "  --prefill       attention of n query rows to n keys instead; f32,f16,bf16,\n"
+           "                  4/1 heads\n"
+           "  --head-dims LIST  of --prefill, multiples of 32: 64,128  [128]\n"
+           "  --csv FILE      the rows as CSV\n"
+           "  --n LIST        contexts: 4096,32k,1M\n"
+           "  --threads LIST  1,2\n"
+           "  --heads H/KV    query and KV heads, to 64/8  [32/8]\n"
+           "  --huge-pages    ask the system for 2 MB pages for K and V\n"
+           "and, of lists one or more, of isa one for all:\n");
     print_names("--types LIST", elements, sizeof *elements, ELEMENTS);
     print_names("--layouts LIST", layouts, sizeof *layouts, LAYOUTS);
     print_names("--methods LIST", methods, sizeof *methods, METHODS);

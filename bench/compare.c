@@ -196,12 +196,12 @@ static void print_summary(void) {
 
 static void usage(void) {
     printf("  --quick         4096 keys, a fifth of a second for each cell, from one window\n"
-            "  --seconds S     for each cell [3]\n"
-            "  --n LIST        contexts [4096,32k]\n"
-            "  --threads LIST  [1,2]\n"
-            "  --old TEXT, --new TEXT   where the two come from, for the first lines\n"
-            "  --copy          scores by a copy of K in 4 bits; methods pps,top-k,vattention,sys\n"
-            "and, of lists one or more, of isa one for all:\n");
+           "  --seconds S     for each cell [3]\n"
+           "  --n LIST        contexts [4096,32k]\n"
+           "  --threads LIST  [1,2]\n"
+           "  --old TEXT, --new TEXT   where the two come from, for the first lines\n"
+           "  --copy          scores by a copy of K in 4 bits; methods pps,top-k,vattention,sys\n"
+           "and, of lists one or more, of isa one for all:\n");
     print_names("--types LIST", elements, sizeof *elements, ELEMENTS);
     print_names("--layouts LIST", layouts, sizeof *layouts, LAYOUTS - 1);          /* not in pages */
     print_names("--methods LIST", methods, sizeof *methods, METHODS);

@@ -238,17 +238,19 @@ cmake_openmp() {
         "-DCMAKE_PREFIX_PATH=$root/$dir/prefix" && cmake --build "$dir/cpp" && "$dir/cpp/only_cpp"
 }
 
-# What was not asked for older cards is compiled for those it has code for; who adds the folder without CUDA is told.
+# Asked for nothing or for older cards it is compiled for those it has code for; who adds the folder without
+# CUDA is told.
 cmake_cuda() {
     need cmake nvcc
-    (cmake_project package 1 -DSANTA_WITH_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=90 -DCMAKE_CUDA_FLAGS=-G) || return 1
+    (cmake_project package 1 -DSANTA_WITH_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=90 -DCMAKE_CUDA_FLAGS=-G) ||
+    return 1
     for asked in -DSANTA_INSTALL=ON -DCMAKE_CUDA_ARCHITECTURES=75; do
         rm -rf "$dir/default"
         cmake -S examples/packaging -B "$dir/default" -DSANTA_WITH_CUDA=ON "$asked" || return 1
         grep -x 'SANTA_CUDA_ARCHITECTURES:STRING=80;90a' "$dir/default/CMakeCache.txt" || return 1
     done
-    cmake -S test/packaging -B "$dir/with" -DWAY=subdirectory "-DSANTA=$root" -DTHREADS=1 -DSANTA_WITH_CUDA=ON \
-        "-DLANGUAGES=C;CXX;CUDA" || return 1
+    cmake -S test/packaging -B "$dir/with" -DWAY=subdirectory "-DSANTA=$root" -DTHREADS=1 \
+        -DSANTA_WITH_CUDA=ON "-DLANGUAGES=C;CXX;CUDA" || return 1
     ! cmake -S test/packaging -B "$dir/without" -DWAY=subdirectory "-DSANTA=$root" -DTHREADS=1 \
         -DSANTA_WITH_CUDA=ON >"$dir/said" 2>&1 && grep "linked by CUDA's rules" "$dir/said"
 }

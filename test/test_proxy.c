@@ -1160,7 +1160,8 @@ static void far_copy(void) {
     }
 }
 
-/* A key that a stale copy overrates by up to 600, and that is the best all the same: rescued, it is found. */
+/* A key that a stale copy overrates by up to 570, and that is the best all the same: rescued, it
+   is found. */
 static void overrated_key(void) {
     enum { N = 512, D = 32, KEY = 24 };
     static const santa_method methods[] = {SANTA_PPS, SANTA_SYS, SANTA_PROP};

@@ -38,7 +38,7 @@ int main(int argc, char **argv) {
     tasks_error e;
     int32_t *body = (int32_t *)malloc((size_t)(c.length > 0 ? c.length : 1) * sizeof *body);
     tasks_query *q = (tasks_query *)malloc((size_t)(count > 0 ? count : 1) * sizeof *q);
-    if (!body || !q || i < 0 || i >= count || tasks_make(&c, number[1], body, q, &e)) {
+    if (!body || !q || i >= count || tasks_make(&c, number[1], body, q, &e)) {
         fprintf(stderr, "no such body or question\n");
         return 1;
     }

@@ -511,7 +511,8 @@ _DLPACK = {(2, 32): "float32", (2, 16): "float16", (2, 64): "float64", (4, 16): 
            **{(0, 8 * n): f"int{8 * n}" for n in (1, 2, 4, 8)},
            **{(1, 8 * n): f"uint{8 * n}" for n in (1, 2, 4, 8)}}
 _TYPESTR = {
-    "f4": "float32", "f2": "float16", "f8": "float64", "b1": "bool", **{f"i{n}": f"int{8 * n}" for n in (1, 2, 4, 8)},
+    "f4": "float32", "f2": "float16", "f8": "float64", "b1": "bool",
+    **{f"i{n}": f"int{8 * n}" for n in (1, 2, 4, 8)},
     **{f"u{n}": f"uint{8 * n}" for n in (1, 2, 4, 8)}
 }
 _FORMAT = {

@@ -871,7 +871,8 @@ def test_wrong_arguments():
         raises(TypeError, santa.decode, q, k, v, **{option: value}, text=f"{option} = ")
     raises(ValueError, santa.decode, q, k, v, block_table=[0, 1], text="block_table has shape (2,)")
     raises(ValueError, santa.View, k, None)
-    raises(TypeError, santa.decode, santa.View(np.zeros((2, 1, 4, 34), np.uint8), "q8_0"), k, v, text="q is of q8_0")
+    raises(TypeError, santa.decode, santa.View(np.zeros((2, 1, 4, 34), np.uint8), "q8_0"), k, v,
+           text="q is of q8_0")
     raises(TypeError, santa.Buckets, k, np.zeros((2, 4, 16)), text="float64")
     raises(ValueError, santa.kmeans, np.zeros((9, 4), "f")[::-1], 2, text="backwards")
     raises(santa.SantaError, santa.kmeans, np.zeros((9, 4), "f"), 10**9, name="BUCKETS_SHAPE")
@@ -1087,13 +1088,15 @@ def test_torch_tensors():
     minus = torch.complex(k, q[:, :1, :1].expand_as(k)).conj().imag     # its memory has the other sign
     assert minus.is_neg()
     raises(TypeError, santa.decode, q, minus, v, text="k.resolve_neg()")
-    near(santa.decode(q, minus.resolve_neg(), v).out, reference(arrays[0], minus.numpy(force=True), arrays[2])[0])
+    near(santa.decode(q, minus.resolve_neg(), v).out,
+         reference(arrays[0], minus.numpy(force=True), arrays[2])[0])
     rows = torch.randn(1, 64, 4, 32)
     sparse = {"method": "sample-attention", "causal": True, "sample_attention": {"block_size": 64}}
     heads = torch.randn(1, 64, 2, 32)
     mask = torch.ones(santa.mask_shape(rows, heads, heads, **sparse), dtype=torch.bool)
     sparse["sample_attention"]["mask"] = mask
-    near(santa.decode(rows, heads, heads, **sparse).out, santa.decode(rows, heads, heads, causal=np.bool_(True)).out)
+    near(santa.decode(rows, heads, heads, **sparse).out,
+         santa.decode(rows, heads, heads, causal=np.bool_(True)).out)
     raises(santa.SantaError, santa.decode, q, k, v, num_samples=-1, method="sys", name="NUM_SAMPLES")
 
 

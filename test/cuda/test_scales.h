@@ -255,8 +255,9 @@ static void spoil_scale(problem *p, santa_tensor *t, int64_t b, int64_t j, int64
         if (head < 0 || h == head) ref_set(t, i0, i1, h, 0, (double)test_nan());
 }
 
-/* K's scales far below 1, as of an 8-bit cache with one for each token, in rows that begin and end anywhere:
-   short ones are shared by warps, which read the nearest row for one that is not there. */
+/* K's scales far below 1, as of an 8-bit cache with one for each token, in rows that begin and
+   end anywhere: short ones are shared by warps, which read the nearest row for one that is not
+   there. */
 static void scales_of_short_rows(void) {
     NEED_DEVICE();
     static const int64_t lens[] = {1, 7, 9, 16, 31, 100, 101, 385, 511, 513, 1001, 1537, 2047, 2049};
