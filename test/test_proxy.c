@@ -1167,7 +1167,7 @@ static void overrated_key(void) {
     static const santa_method methods[] = {SANTA_PPS, SANTA_SYS, SANTA_PROP};
     for (int real = 30; real <= 600; real += 19)
         for (int m = 0; m < 3; m++) {
-            float q[D] = {1.0f}, out, lse;
+            float q[D] = {1.0f}, out = 0.0f, lse = 0.0f;
             float *k = (float *)test_alloc(N * D * sizeof *k), *v = (float *)test_alloc(N * sizeof *v);
             santa_attention a;
             santa_options o;
