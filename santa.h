@@ -39,9 +39,9 @@
      measures          variances, distinct rows, errors
      convert           f16, bf16, e4m3, e5m2, q8_0, q4_0
      implementation    the code (tags: base, kernels, kernels-scalar, -avx2, -avx512, -neon,
-                       isa, problem-code, plan, rows, proxy-format, query, scores, mass, draw, select,
-                       attend, encode, dense, sampled, sizes, proxied, budgets-code, vattention,
-                       buckets, routed, listed, methods-code, run, ranks-code,
+                       isa, problem-code, plan, rows, proxy-format, query, scores, mass, draw,
+                       select, attend, encode, dense, sampled, sizes, proxied, budgets-code,
+                       vattention, buckets, routed, listed, methods-code, run, ranks-code,
                        ranks-vattention, items, prefill-code, sparse-code, call, buckets-code,
                        steps-code, measures-code)
      kernels-body      the inner loops, once for all instruction sets
@@ -128,7 +128,8 @@
    SANTA_TOP_K       softmax over the num_samples highest scores; ties go to the lower index.
                      Biased.
    SANTA_TOP_P       softmax over the fewest highest scores whose mass reaches top_p. Biased.
-                     The sum is rounded: at top_p = 1 keys of the last 1e-7 or so may be left out.
+                     The sum is rounded: at top_p = 1 keys of the last 1e-7 or so may be left
+                     out.
    SANTA_VATTENTION  sink + local + heavy tokens exactly, the rest by a uniform sample without
                      replacement whose size comes from (epsilon, delta) (vAttention section 4).
                      A ratio of estimates: consistent, not unbiased. With
@@ -161,8 +162,8 @@
    SANTA_SAAP        keys in buckets, queries sent to buckets by a classifier, see >>saap. Reads
                      sink and local tokens and some of the other keys, K and V alike: a few
                      whole buckets, and num_samples of their other keys, weighed by the chance
-                     they had to be drawn (consistent, not unbiased); or buckets alone, as in the
-                     paper (biased).
+                     they had to be drawn (consistent, not unbiased); or buckets alone, as in
+                     the paper (biased).
    SANTA_SAMPLE_ATTENTION  exact attention over the blocks of keys that a few sampled query rows
                      look at, or that a mask names, see >>sparse. For prefill. Biased.
 
@@ -194,8 +195,8 @@
 
    Same inputs, options and machine type => same bits, whatever the batch composition, layout
    (NHD, HND, any row stride), page size, number of threads, item range and tile_size of prop;
-   where features lie apart (feature-major K or V), of one layout and page size; from a copy of K,
-   of one size of its blocks: 64 keys, fewer in pages that are no multiple of 64.
+   where features lie apart (feature-major K or V), of one layout and page size; from a copy of
+   K, of one size of its blocks: 64 keys, fewer in pages that are no multiple of 64.
    Keys are handled in blocks of SANTA_BLOCK = 64 counted from token 0; sums inside a block are
    f32 in a fixed order that follows the instruction set's lanes, sums of block masses are f64
    from the first block to the last; sampled rows are added in ascending order (saap's bucket by
@@ -227,14 +228,15 @@
 
    No allocation in a call. Pass workspace of at least santa_workspace_size(&a, &o) bytes, at
    any alignment. The size is a pure function of shapes and options, never of data or seq_lens:
-   ask with the num_threads that you call with. With many threads a longer k may need less, as they
-   then share its keys: who views k at its present length asks for each, or views all the room there
-   is and says the length by seq_lens. The next call may use the same memory. As a rule
-   a sampled method needs 4 bytes per key of capacity, query head of a group and query row (of
-   those that go together, see santa_decode) for each KV head that is worked on at a time: one
-   per thread, or up to 8 where K is token-major or threads share keys. 131072 keys and a group
-   of 4 take 2.2 MB; with a copy of K 8 to 9 bytes per key more. vAttention with a predictor
-   needs 4.25 bytes per key, saap 4, and of a bucket 28 and 4 for each head of the group.
+   ask with the num_threads that you call with. With many threads a longer k may need less, as
+   they then share its keys: who views k at its present length asks for each, or views all the
+   room there is and says the length by seq_lens. The next call may use the same memory. As a
+   rule a sampled method needs 4 bytes per key of capacity, query head of a group and query row
+   (of those that go together, see santa_decode) for each KV head that is worked on at a time:
+   one per thread, or up to 8 where K is token-major or threads share keys. 131072 keys and a
+   group of 4 take 2.2 MB; with a copy of K 8 to 9 bytes per key more. vAttention with a
+   predictor needs 4.25 bytes per key, saap 4, and of a bucket 28 and 4 for each head of the
+   group.
    K and V may have any alignment; what is read fastest are rows that start on a cache line (64
    bytes) in 2 MB pages (madvise on Linux).
    All pointers stay yours. out, lse, std_error must not overlap the inputs or each other, and
@@ -246,16 +248,18 @@
 
    Every argument is checked before the first byte is written; on any status but SANTA_OK, out,
    lse, std_error and stats are as they were. SANTA_STATUS_LIST below has all statuses with
-   their texts. No option is accepted and ignored: one that the method does not read is an error,
-   and SANTA_OPTION_LIST says who reads what. To go from method to method with one set of options:
+   their texts. No option is accepted and ignored: one that the method does not read is an
+   error, and SANTA_OPTION_LIST says who reads what. To go from method to method with one set of
+   options:
        o.method = m;  santa_clear_unused_options(&o);
    Data: a row with no key (seq_len 0, or all scores -inf) gives out = 0, std_error = 0 and
    lse = -inf, or the sink's logit where there is one. Scores below -1e38 count as -inf. A
    NaN or +inf score among the keys a row reads gives NaN in all of that row's out and lse,
-   never a plausible number; where soft_cap is set a +inf product is a score of soft_cap. Heads of a
-   group that share keys or draws may share such a NaN. A NaN in a V row shows when the row is read;
-   rows not drawn are not looked at. dense, prefill and vattention add up before they divide: |V|
-   times the keys that weigh as much as the largest must stay below 3e38, or out is infinite.
+   never a plausible number; where soft_cap is set a +inf product is a score of soft_cap. Heads
+   of a group that share keys or draws may share such a NaN. A NaN in a V row shows when the row
+   is read; rows not drawn are not looked at. dense, prefill and vattention add up before they
+   divide: |V| times the keys that weigh as much as the largest must stay below 3e38, or out is
+   infinite.
 
    >>random
 
@@ -284,9 +288,9 @@
    >>stash
 
    Between the scores and the draw, iid, strat, sys, prop, flash and pps keep u = exp(s - max of
-   its block) for every key. On a GPU that is memory written and read; fewer bits are for engines
-   that are short of it. Masses of blocks, lse and the draws per block are exact in every case;
-   rounding only shifts mass between the keys of one block of 64:
+   its block) for every key. On a GPU that is memory written and read; fewer bits are for
+   engines that are short of it. Masses of blocks, lse and the draws per block are exact in
+   every case; rounding only shifts mass between the keys of one block of 64:
    SANTA_STASH_F32   nothing is rounded.
    SANTA_STASH_F16   nearest: each key's share is off by up to 2^-11 of itself, always the same
                      way; below 2^-14 of the block's largest by up to 2^-25 of that one, and
@@ -296,15 +300,15 @@
                      variance where a block holds both heavy and light keys.
    Rounded stashes draw other, equally good rows: compare devices at the same stash.
    From a copy of K either rounded stash has a byte for a key, 1/16 of an octave a step, down to
-   2^-16 of its block's largest: each key is weighed with the chance that it had. Top-k on a GPU then
-   ranks keys by these steps; the CPU ranks them by their scores.
+   2^-16 of its block's largest: each key is weighed with the chance that it had. Top-k on a GPU
+   then ranks keys by these steps; the CPU ranks them by their scores.
 
    >>proxy
 
    All methods so far read all of K. Beside a copy of K in 4 bits a feature (scores =
    SANTA_SCORES_PROXY, a->proxy) pps, sys and prop read that, draw from its softmax, and read K
-   and V of the drawn keys only. Each draw is weighed with what it really is: with scores s^ from
-   the copy and s from K itself, pi_j the chance to draw key j, and w_j = exp(s_j) / pi_j,
+   and V of the drawn keys only. Each draw is weighed with what it really is: with scores s^
+   from the copy and s from K itself, pi_j the chance to draw key j, and w_j = exp(s_j) / pi_j,
        out = sum w_j v_j / sum w_j,    lse = log(Z^ + sum (exp(s_j) - exp(s^_j)) / pi_j).
    The copy may be stale or wrong: that costs draws, not correctness. out is a ratio of unbiased
    estimates: consistent, not unbiased; its error falls as more are drawn.
@@ -315,21 +319,22 @@
    then show more than exact_above, or the copy has a NaN, the head is done again with exact
    scores. stats counts both. A key that the copy underrates by x is drawn exp(-x) times as
    often and weighs exp(x) times as much where it is drawn: rare large errors that no guard
-   sees, which is what 4 bits, the rotation and the rescue are for. One that it puts 87 below the
-   best is never drawn. Take 2 bits only with rescue, of 4 * num_samples keys where scores spread
-   by 4 and more, and not where one feature of K is many times the others: draws of sys and prop may
-   be far off there, and no guard sees it. lse loses what the copy overrates a key by to rounding,
-   which matters from some 10 on; of top-k, too, which has no guard that would see it. A key with a
-   NaN is a zero in its block's centre: left padding had better be some real key.
+   sees, which is what 4 bits, the rotation and the rescue are for. One that it puts 87 below
+   the best is never drawn. Take 2 bits only with rescue, of 4 * num_samples keys where scores
+   spread by 4 and more, and not where one feature of K is many times the others: draws of sys
+   and prop may be far off there, and no guard sees it. lse loses what the copy overrates a key
+   by to rounding, which matters from some 10 on; of top-k, too, which has no guard that would
+   see it. A key with a NaN is a zero in its block's centre: left padding had better be some
+   real key.
    pps: one comb for the heads of a group. sys, prop: one for each head; a key with S p^ >= 1 is
    there surely and counts once. num_combs must be 1.
    top-k: the num_samples keys of largest s^ with their exact scores, beside those always read.
    vattention: the heavy tokens are those of largest s^, instead of the exact oracle's.
 
    The bytes, which may be stored with a cache (version 1). A block is N keys of one KV head, 64
-   or, if page_size is no multiple of that, 32 or 16; blocks never reach over pages. Block b of KV
-   head h in sequence (page) i is number (i * kv_heads + h) * blocks + b; blocks = whole ones of
-   the capacity (of a page). With F = 32 features a chunk at 4 bits, 64 at 2 bits, and C =
+   or, if page_size is no multiple of that, 32 or 16; blocks never reach over pages. Block b of
+   KV head h in sequence (page) i is number (i * kv_heads + h) * blocks + b; blocks = whole ones
+   of the capacity (of a page). With F = 32 features a chunk at 4 bits, 64 at 2 bits, and C =
    head_dim / F rounded up, a block holds
        codes   [C][N][16]  byte i of chunk c: features F c + i (lowest bits), F c + 16 + i, ..
        gains   [N]         f16, bytes in the machine's order
@@ -346,175 +351,200 @@
 
    >>saap
 
-   Self-attention with asymmetric partitions (SAAP, sections 4 and 5). Offline, for each layer and
-   KV head: spherical k-means puts keys into C buckets, by the largest key . centroid, and a
+   Self-attention with asymmetric partitions (SAAP, sections 4 and 5). Offline, for each layer
+   and KV head: spherical k-means puts keys into C buckets, by the largest key . centroid, and a
    classifier learns in which buckets a query's softmax has its mass:
        f(q) = softmax(w2 relu(w1 q + b1) + b2),
-   with batch norm folded into w1 and b1. Without one (hidden = 0) f(q) is the softmax of sm_scale
-   key_norm q . centroid: the paper's k-means baseline. Keys and queries are those before RoPE.
-   examples/saap has the trainer and the file format.
-   santa_buckets_assign puts keys into an index as they come: 6 bytes a key and KV head, 8 a bucket.
-   Read exactly, whatever the router says: the first keys, the last ones, and those behind the last
-   64 that are whole (options.saap). The other keys are the far ones. What is done with them:
+   with batch norm folded into w1 and b1. Without one (hidden = 0) f(q) is the softmax of
+   sm_scale key_norm q . centroid: the paper's k-means baseline. Keys and queries are those
+   before RoPE. examples/saap has the trainer and the file format.
+   santa_buckets_assign puts keys into an index as they come: 6 bytes a key and KV head, 8 a
+   bucket. Read exactly, whatever the router says: the first keys, the last ones, and those
+   behind the last 64 that are whole (options.saap). The other keys are the far ones. What is
+   done with them:
    - num_probes = l: the l buckets of the largest sum of f over the group's heads are read whole
-     (softmax before the sum; ties go to the lower bucket; buckets without keys are passed over).
-     Real buckets are far from equal in size: compare at equal stats.visited_rows, not at equal l.
-   - num_samples = S > 0 (0 = 128): of the others S keys are drawn for the group, key j of bucket c
-     with probability pi_j = min(1, lambda ((1 - u) max_h f_h[c] / (F n_c) + u / n)), by one comb over
-     the buckets in turn, each one's keys in ascending order; n_c keys in the bucket, n in all of
-     those that are not read whole, F the sum of their max_h f_h[c], u = uniform_share, lambda such
-     that S are drawn. Each counts exp(s_j) / pi_j: keys to which the router gives nothing are drawn,
-     too, and weigh more. S = n or more is exact attention. lse is that of the estimate; std_error
-     is the quotient's linearisation, as if the keys had no order: with a dozen draws .7 of the error.
+     (softmax before the sum; ties go to the lower bucket; buckets without keys are passed
+     over). Real buckets are far from equal in size: compare at equal stats.visited_rows, not at
+     equal l.
+   - num_samples = S > 0 (0 = 128): of the others S keys are drawn for the group, key j of
+     bucket c with probability pi_j = min(1, lambda ((1 - u) max_h f_h[c] / (F n_c) + u / n)),
+     by one comb over the buckets in turn, each one's keys in ascending order; n_c keys in the
+     bucket, n in all of those that are not read whole, F the sum of their max_h f_h[c], u =
+     uniform_share, lambda such that S are drawn. Each counts exp(s_j) / pi_j: keys to which the
+     router gives nothing are drawn, too, and weigh more. S = n or more is exact attention. lse
+     is that of the estimate; std_error is the quotient's linearisation, as if the keys had no
+     order: with a dozen draws .7 of the error.
    - num_samples = SANTA_NONE: nothing is drawn, as published. What is not visited is missing:
      on diffuse heads the output is far off however much mass was visited, and lse is too small.
-   Draws alone lose single keys that are far heavier than their bucket's others, buckets alone the
-   mass that is spread over all: take both. Draws want no long window; without them take 512 local
-   tokens and more.
+   Draws alone lose single keys that are far heavier than their bucket's others, buckets alone
+   the mass that is spread over all: take both. Draws want no long window; without them take 512
+   local tokens and more.
    Training queries must look like those that are asked later: examples/saap has the numbers.
 
    >>prefill
 
-   santa_decode takes any number of query rows; with 32 and more of them, method SANTA_DENSE and exact
-   scores it works as prefill wants it, and the products take the time, not the bytes: K and V are read
-   once for some 256 queries of a group, in blocks that become f32, and 32 queries go side by side. Of a
-   bf16 q and k the products are those of bf16 where >>options says so, twice as fast; where v and out are
-   bf16, too (and k and v have no scales of rows), those of v as well: each key's weight is rounded to
-   bf16 then, by 1/256 of itself at most, which is what out is rounded by; no other type of out has that.
-   There is no other verb, since nothing else differs: pieces of a prompt are rows at the end of a longer
-   context (causal = 1), and seq_lens, pages, window, soft cap, ALiBi, sinks and first_key mean what they
-   always do. Threads share blocks of query rows. A row's bits do not depend on the other rows of the
-   call, on how a prompt is cut into calls of 32 rows and more, or on what is listed under >>determinism;
-   calls of fewer rows round otherwise. Of a prompt's last layer only the last row is needed: give it
-   that q. Sampled methods gain nothing in prefill: the rows' draws together are nearly all keys.
+   santa_decode takes any number of query rows; with 32 and more of them, method SANTA_DENSE and
+   exact scores it works as prefill wants it, and the products take the time, not the bytes: K
+   and V are read once for some 256 queries of a group, in blocks that become f32, and 32
+   queries go side by side. Of a bf16 q and k the products are those of bf16 where >>options
+   says so, twice as fast; where v and out are bf16, too (and k and v have no scales of rows),
+   those of v as well: each key's weight is rounded to bf16 then, by 1/256 of itself at most,
+   which is what out is rounded by; no other type of out has that. There is no other verb, since
+   nothing else differs: pieces of a prompt are rows at the end of a longer context (causal =
+   1), and seq_lens, pages, window, soft cap, ALiBi, sinks and first_key mean what they always
+   do. Threads share blocks of query rows. A row's bits do not depend on the other rows of the
+   call, on how a prompt is cut into calls of 32 rows and more, or on what is listed under
+   >>determinism; calls of fewer rows round otherwise. Of a prompt's last layer only the last
+   row is needed: give it that q. Sampled methods gain nothing in prefill: the rows' draws
+   together are nearly all keys.
 
    >>sparse
 
-   SANTA_SAMPLE_ATTENTION, sparse prefill in blocks of block_size query rows and keys, in three stages
-   (SampleAttention):
-   1. num_chunks slices of query rows, whole blocks at equal distances, the last ending with the last
-      row, are scored against all keys. Of each row's softmax, in f32: what falls on each block of keys
-      (a column), and on each range of block_size distances between query and key (a slash).
-   2. Of each head: the fewest columns that hold alpha_columns of the mass of the sampled rows, and the
-      fewest slashes that hold alpha_slashes; a head takes the blocks of either, those of the first keys
-      and those on the diagonal. A slash touches two blocks of keys. The heads of a group read what any of
-      them takes, unless per_head.
+   SANTA_SAMPLE_ATTENTION, sparse prefill in blocks of block_size query rows and keys, in three
+   stages (SampleAttention):
+   1. num_chunks slices of query rows, whole blocks at equal distances, the last ending with the
+      last row, are scored against all keys. Of each row's softmax, in f32: what falls on each
+      block of keys (a column), and on each range of block_size distances between query and key
+      (a slash).
+   2. Of each head: the fewest columns that hold alpha_columns of the mass of the sampled rows,
+      and the fewest slashes that hold alpha_slashes; a head takes the blocks of either, those
+      of the first keys and those on the diagonal. A slash touches two blocks of keys. The heads
+      of a group read what any of them takes, unless per_head.
    3. Exact attention over these blocks, renormalised; lse is that of what was read.
-   Promised: in each head, the sampled rows' mean kept mass is at least the larger alpha. Other rows may
-   lose more, some all they had: a key that only they look at, in a block that no sampled row sees, is not
-   found. audit says what was kept, row_mass what each row kept (it costs the scores of all keys), its
-   minimum is the paper's CRA. alpha = 1 reads all. It pays where heads keep little: the call runs a KV
-   head dense where kept_share + cost is above dense_above. Calls of fewer than 32 rows run dense, but for
-   a mask, mask_out, audit or row_mass. A NaN or +inf among the scores of the sampled rows makes the KV
-   head run dense, so that it shows.
-   mask runs the third stage on blocks of your own choice, exactly those (a row that is left no key gives
-   zeros, and lse as without keys); causal may then be 0.
-   Memory: 12 bytes for each sampled row and block of keys per thread, 2 for each head and block. On a
-   GPU: of a head 16 for each unit of 64 sampled rows and 64 keys, 8 for each sampled row and 2048 keys,
-   about 9 a block; for row_mass 4 a key, for as many rows as share a pass.
+   Promised: in each head, the sampled rows' mean kept mass is at least the larger alpha. Other
+   rows may lose more, some all they had: a key that only they look at, in a block that no
+   sampled row sees, is not found. audit says what was kept, row_mass what each row kept (it
+   costs the scores of all keys), its minimum is the paper's CRA. alpha = 1 reads all. It pays
+   where heads keep little: the call runs a KV head dense where kept_share + cost is above
+   dense_above. Calls of fewer than 32 rows run dense, but for a mask, mask_out, audit or
+   row_mass. A NaN or +inf among the scores of the sampled rows makes the KV head run dense, so
+   that it shows.
+   mask runs the third stage on blocks of your own choice, exactly those (a row that is left no
+   key gives zeros, and lse as without keys); causal may then be 0.
+   Memory: 12 bytes for each sampled row and block of keys per thread, 2 for each head and
+   block. On a GPU: of a head 16 for each unit of 64 sampled rows and 64 keys, 8 for each
+   sampled row and 2048 keys, about 9 a block; for row_mass 4 a key, for as many rows as share a
+   pass.
 
    >>lists
 
-   a.key_list names the keys that a KV head reads, for engines that choose keys themselves (an indexer,
-   a cluster index, a cache policy): what other kernels take as top-k indices. Method SANTA_DENSE, exact
-   scores; CPU and GPU. Each entry is a key of the sequence, in any order; one below 0 stands for no key,
-   so lists may be padded with -1. A key that is there twice counts twice. With key_weights entry i counts
-   weights[i] exp(s): 1 / (chance that it was drawn), for instance, or how many keys it stands for; 0 = not
-   read. out = sum w e^s v / sum w e^s, lse = log sum w e^s, sinks as ever. So lists may be cut in parts and
-   merged (santa_merge). Causal, window, kv_start and ALiBi go by the key's place in the sequence, and keys
-   that they hide are skipped.
-   Read: K and V of the entries, once for a KV head and query row; rows that are not listed never.
-   A key past its sequence is an error on the CPU, and gives NaN on a GPU, where a bad weight does, too.
+   a.key_list names the keys that a KV head reads, for engines that choose keys themselves (an
+   indexer, a cluster index, a cache policy): what other kernels take as top-k indices. Method
+   SANTA_DENSE, exact scores; CPU and GPU. Each entry is a key of the sequence, in any order;
+   one below 0 stands for no key, so lists may be padded with -1. A key that is there twice
+   counts twice. With key_weights entry i counts weights[i] exp(s): 1 / (chance that it was
+   drawn), for instance, or how many keys it stands for; 0 = not read. out = sum w e^s v / sum w
+   e^s, lse = log sum w e^s, sinks as ever. So lists may be cut in parts and merged
+   (santa_merge). Causal, window, kv_start and ALiBi go by the key's place in the sequence, and
+   keys that they hide are skipped.
+   Read: K and V of the entries, once for a KV head and query row; rows that are not listed
+   never. A key past its sequence is an error on the CPU, and gives NaN on a GPU, where a bad
+   weight does, too.
 
    >>ranks
 
    One context over several processes, hosts or GPUs (options.ranks).
-   Each rank holds a range of the keys, in the order of the ranks, with its own seq_lens, first_key and
-   context_lens; q and the options are the same on all, and so is the result, to the bit. Ranges may be
-   uneven or empty; a decode step's token goes to the rank that holds the context's end. The bytes that
-   ranks exchange go through all_gather, which is yours: MPI_Allgather, ncclAllGather, gloo.
+   Each rank holds a range of the keys, in the order of the ranks, with its own seq_lens,
+   first_key and context_lens; q and the options are the same on all, and so is the result, to
+   the bit. Ranges may be uneven or empty; a decode step's token goes to the rank that holds the
+   context's end. The bytes that ranks exchange go through all_gather, which is yours:
+   MPI_Allgather, ncclAllGather, gloo.
    dense                    each rank's output and lse are merged: one exchange a call, of 4 *
                             (head_dim_v + 1) bytes a row and head.
-   iid, strat, sys, prop    after the scores an exchange of 16 bytes a head, for each query row and up to 8
-                            KV heads at a time: the largest score and the mass. Each rank then draws what
-                            falls on its part of the mass of all: the rows that one process draws, but
-                            where rounding moves a threshold to a neighbouring key. Then one exchange of
-                            sums, as for dense. A rounded stash rounds by blocks: with one the rows are
-                            the same where ranges begin with a whole block of 64 keys, else others, as
-                            good; those of pps and flash, too.
-   pps                      likewise; then an exchange of 8 bytes a KV head, of what its keys are drawn by,
-                            which places each rank in the one comb. The sums of the sure keys go apart, as
-                            they take up what all ranks miss: 8 * head_dim_v + 12 bytes a row and head.
-   flash                    likewise, of 64 bytes a head: also the first and the last tile of each rank, as
-                            tiles lie where one process has them, whatever the ranges are; then one of 8:
-                            how many tiles have mass. Of a tile that lies in several ranks each draws what
-                            falls on its part. It wants context_lens. On a GPU tiles and first_key are
-                            multiples of 64 keys.
-   top-k, top-p             the keys that one process takes, of equal scores the first. Top-k of up to 2048:
-                            each rank tells its num_samples best scores, 16 + 4 * num_samples bytes a head
-                            in the exchange before the draw. Else four exchanges of 3 kB a head: how many
-                            keys, and how much mass, have which 8 bits of the score next. Then the sums.
-                            On a GPU 4 * num_samples, or those four, of top-p behind one of 24 bytes; the
-                            results of the keys taken are merged as dense, with 4 more bytes: lse of all.
-   vattention               the sets, sample and budgets of one process, wherever sink tokens, local and
-                            heavy ones lie; heavy by the oracle or by heavy_index, the same array on all
-                            ranks, which counts keys from the context's start. For each query row and up to
-                            8 KV heads: 8 bytes, how many keys; with the oracle what top-k tells; 8 a KV
-                            head, how many are left to the sample; a bit for each random word tried; 56 a
-                            head (and with the full guarantee two rows of V), the base sample's sums; bits
-                            again for the rest. An exchange of results, as for dense, with 4 more bytes.
-                            On a GPU, for each query row: 8 bytes; with the oracle 4 * heavy_tokens a head,
-                            or, of more than 2048 or by default, those four of top-k; 8 bytes a KV head; two
-                            of 4 kB a KV head, how many keys have their first word where; 32 a head (the
-                            full guarantee: 8 * head_dim_v more); two of 4 kB again. The oracle may take
-                            its scores from a copy, of which the next entry tells where ranges begin; a
-                            NaN in it gives NaN. Rows of which more than 4 million random words are tried
-                            may have another last key or two.
-   a copy of K, for         each rank has one of its own keys. Exchanges, for each query row and up to 8 KV
-   sys, prop, pps, top-k    heads at a time: 40 bytes a head, from which all see alike which heads are to be
-                            rescued; if some are, the 4 * rescue_keys of each of these (its likeliest keys
-                            here: those of all ranks are chosen among them) and 16 a head; 8 a head, or a KV
-                            head with pps, which place each rank in the comb; 40 a head of what was drawn;
-                            if some head is then done again with exact scores, 16 a head, and with pps 8.
-                            Then the sums. On a GPU, for each query row: 40 bytes a head; if the options
-                            have a rescue, 4 * rescue_keys a head, then 16, whether one is rescued or not;
-                            with pps 8 a KV head; 16 of what was drawn. Then the results: a head done
-                            again is merged as dense.
-                            First and last keys are the context's: give context_lens. The rows are those
-                            of one process where ranges begin with a whole block of the copy (of 64 keys);
-                            else blocks lie otherwise and a range's last keys, which fill no block, are
-                            read exactly: other rows, as good. With kv_start the first keys are those of
-                            the rank that it ends in, fewer (and other rows) where that rank ends sooner.
-                            Top-k may take its scores from one, too, where a NaN gives NaN: the 40 bytes a
-                            head, 4 * num_samples, however many, 40 of what was taken, then the sums. On a
-                            GPU 4 * num_samples, then the results, as with exact scores.
-   Refused: saap, sample-attention, lists of keys, a predictor of heavy tokens, dense_below; std_error but
-   of dense, iid, strat, sys and prop with exact scores, where the results take 16 bytes and one (iid), two
-   or num_combs times 8 * head_dim_v + 16 more (on a GPU 8 * head_dim_v). stats are each rank's own, but
-   rescued_rows, redone_rows and variances the context's, on every rank.
-   Every rank makes the same calls in the same order. A call that returns an error did not meet the
-   others, who wait: end the job (examples/sharded_mpi.c does).
+   iid, strat, sys, prop    after the scores an exchange of 16 bytes a head, for each query row
+                            and up to 8 KV heads at a time: the largest score and the mass. Each
+                            rank then draws what falls on its part of the mass of all: the rows
+                            that one process draws, but where rounding moves a threshold to a
+                            neighbouring key. Then one exchange of sums, as for dense. A rounded
+                            stash rounds by blocks: with one the rows are the same where ranges
+                            begin with a whole block of 64 keys, else others, as good; those of
+                            pps and flash, too.
+   pps                      likewise; then an exchange of 8 bytes a KV head, of what its keys
+                            are drawn by, which places each rank in the one comb. The sums of
+                            the sure keys go apart, as they take up what all ranks miss: 8 *
+                            head_dim_v + 12 bytes a row and head.
+   flash                    likewise, of 64 bytes a head: also the first and the last tile of
+                            each rank, as tiles lie where one process has them, whatever the
+                            ranges are; then one of 8: how many tiles have mass. Of a tile that
+                            lies in several ranks each draws what falls on its part. It wants
+                            context_lens. On a GPU tiles and first_key are multiples of 64 keys.
+   top-k, top-p             the keys that one process takes, of equal scores the first. Top-k of
+                            up to 2048: each rank tells its num_samples best scores, 16 + 4 *
+                            num_samples bytes a head in the exchange before the draw. Else four
+                            exchanges of 3 kB a head: how many keys, and how much mass, have
+                            which 8 bits of the score next. Then the sums. On a GPU 4 *
+                            num_samples, or those four, of top-p behind one of 24 bytes; the
+                            results of the keys taken are merged as dense, with 4 more bytes:
+                            lse of all.
+   vattention               the sets, sample and budgets of one process, wherever sink tokens,
+                            local and heavy ones lie; heavy by the oracle or by heavy_index, the
+                            same array on all ranks, which counts keys from the context's start.
+                            For each query row and up to 8 KV heads: 8 bytes, how many keys;
+                            with the oracle what top-k tells; 8 a KV head, how many are left to
+                            the sample; a bit for each random word tried; 56 a head (and with
+                            the full guarantee two rows of V), the base sample's sums; bits
+                            again for the rest. An exchange of results, as for dense, with 4
+                            more bytes. On a GPU, for each query row: 8 bytes; with the oracle 4
+                            * heavy_tokens a head, or, of more than 2048 or by default, those
+                            four of top-k; 8 bytes a KV head; two of 4 kB a KV head, how many
+                            keys have their first word where; 32 a head (the full guarantee: 8 *
+                            head_dim_v more); two of 4 kB again. The oracle may take its scores
+                            from a copy, of which the next entry tells where ranges begin; a NaN
+                            in it gives NaN. Rows of which more than 4 million random words are
+                            tried may have another last key or two.
+   a copy of K, for         each rank has one of its own keys. Exchanges, for each query row
+   sys, prop, pps, top-k    and up to 8 KV heads at a time: 40 bytes a head, from which all see
+                            alike which heads are to be rescued; if some are, the 4 *
+                            rescue_keys of each of these (its likeliest keys here: those of all
+                            ranks are chosen among them) and 16 a head; 8 a head, or a KV head
+                            with pps, which place each rank in the comb; 40 a head of what was
+                            drawn; if some head is then done again with exact scores, 16 a head,
+                            and with pps 8. Then the sums. On a GPU, for each query row: 40
+                            bytes a head; if the options have a rescue, 4 * rescue_keys a head,
+                            then 16, whether one is rescued or not; with pps 8 a KV head; 16 of
+                            what was drawn. Then the results: a head done again is merged as
+                            dense.
+                            First and last keys are the context's: give context_lens. The rows
+                            are those of one process where ranges begin with a whole block of
+                            the copy (of 64 keys); else blocks lie otherwise and a range's last
+                            keys, which fill no block, are read exactly: other rows, as good.
+                            With kv_start the first keys are those of the rank that it ends in,
+                            fewer (and other rows) where that rank ends sooner. Top-k may take
+                            its scores from one, too, where a NaN gives NaN: the 40 bytes a
+                            head, 4 * num_samples, however many, 40 of what was taken, then the
+                            sums. On a GPU 4 * num_samples, then the results, as with exact
+                            scores.
+   Refused: saap, sample-attention, lists of keys, a predictor of heavy tokens, dense_below;
+   std_error but of dense, iid, strat, sys and prop with exact scores, where the results take 16
+   bytes and one (iid), two or num_combs times 8 * head_dim_v + 16 more (on a GPU 8 *
+   head_dim_v). stats are each rank's own, but rescued_rows, redone_rows and variances the
+   context's, on every rank.
+   Every rank makes the same calls in the same order. A call that returns an error did not meet
+   the others, who wait: end the job (examples/sharded_mpi.c does).
 
    >>recipes
 
-   What has no field of its own; examples/recipes.c runs each of these, K and V [n, kv_heads, d].
+   What has no field of its own; examples/recipes.c runs each of these, K and V [n, kv_heads,
+   d].
    - A method that draws from your own list of keys, one for all heads: pages of one token.
          a.k = santa_view(k, type, n, 1, kv_heads, d);     a.v likewise
          a.block_table = list;  a.max_pages = most;  a.seq_lens = &count;
      Causal, window and ALiBi count places in the list.
    - First tokens beside a window (StreamingLLM): a.window = 4096;  a.first_tokens = 4;
    - Left padding: a.kv_start = start;
-   - A cache in 8 bits with a scale for each token and KV head (vLLM's per-token-head): f32 beside it, or
-     in its rows by strides. A scale for each KV head: stride[0] = stride[1] = 0.
+   - A cache in 8 bits with a scale for each token and KV head (vLLM's per-token-head): f32
+     beside it, or in its rows by strides. A scale for each KV head: stride[0] = stride[1] = 0.
          a.k_scales = santa_view(scales, SANTA_F32, pages, page_size, kv_heads, 1);    a.v_scales likewise
-     Behind a row's d bytes: data k + d, stride[2] = (d + 4) / 4, stride[1] = kv_heads times that.
+     Behind a row's d bytes: data k + d, stride[2] = (d + 4) / 4, stride[1] = kv_heads times
+     that.
    - MLA: one KV head whose row is the latent and the RoPE part, V the front of the same memory.
          a.v = a.k;  a.v.shape[3] = latent;
-   - V as [kv_heads, d, n], tokens side by side: a.v.stride[1] = 1, stride[2] = d * n, stride[3] = n.
-     Exact attention reads it by dot products; draws touch a cache line for each number.
-   - A draft with draws, an exact check: draft each token with sys, then one call with method dense,
-     q_len = the drafted rows, causal = 1: it reads K and V once for all of them. build/decode --draft
-     does it; of 4 tokens drafted with 64 draws the exact call kept 97 % there.
+   - V as [kv_heads, d, n], tokens side by side: a.v.stride[1] = 1, stride[2] = d * n, stride[3]
+     = n. Exact attention reads it by dot products; draws touch a cache line for each number.
+   - A draft with draws, an exact check: draft each token with sys, then one call with method
+     dense, q_len = the drafted rows, causal = 1: it reads K and V once for all of them.
+     build/decode --draft does it; of 4 tokens drafted with 64 draws the exact call kept 97 %
+     there.
 
    >>options
 
@@ -704,15 +734,15 @@ typedef enum santa_status {
     SANTA_STATUS_MAX = 0x7fffffff
 } santa_status;
 
-/* From e4m3 on: k and v only. e5m2 is the upper byte of an f16. q8_0 and q4_0 are ggml's, side by side
-   along head_dim, and strides count elements there, too, in multiples of 32: blocks of 34 bytes, an f16
-   scale d and 32 int8; of 18 bytes, an f16 scale d, then 16 bytes b_i whose low halves are features 0 ..
-   15 and high ones 16 .. 31, each standing for (half - 8) d. The CPU makes rows of e5m2 and q4_0 f32, a
-   few at a time, before it works on them; of the GPU see TYPES in santa_cuda.h. On one AVX-512 thread 8
-   bits take about as long as f16, e5m2 1.04 to 1.2 times e4m3, q4_0 1.3 times q8_0, k_scales and v_scales
-   1.1 times. */
-/* One entry for each type of K and V: enumerator, name, as many bytes for so many numbers. First those
-   that kernels read as they are. */
+/* From e4m3 on: k and v only. e5m2 is the upper byte of an f16. q8_0 and q4_0 are ggml's, side
+   by side along head_dim, and strides count elements there, too, in multiples of 32: blocks of
+   34 bytes, an f16 scale d and 32 int8; of 18 bytes, an f16 scale d, then 16 bytes b_i whose
+   low halves are features 0 .. 15 and high ones 16 .. 31, each standing for (half - 8) d. The
+   CPU makes rows of e5m2 and q4_0 f32, a few at a time, before it works on them; of the GPU see
+   TYPES in santa_cuda.h. On one AVX-512 thread 8 bits take about as long as f16, e5m2 1.04 to
+   1.2 times e4m3, q4_0 1.3 times q8_0, k_scales and v_scales 1.1 times. */
+/* One entry for each type of K and V: enumerator, name, as many bytes for so many numbers.
+   First those that kernels read as they are. */
 #define SANTA_DIRECT_DTYPE_LIST(X)                                                                         \
     X(F32, f32, 4, 1) X(F16, f16, 2, 1) X(BF16, bf16, 2, 1) X(E4M3, e4m3, 1, 1) X(Q8_0, q8_0, 34, 32)
 #define SANTA_DTYPE_LIST(X) SANTA_DIRECT_DTYPE_LIST(X) X(E5M2, e5m2, 1, 1) X(Q4_0, q4_0, 18, 32)
@@ -802,16 +832,17 @@ typedef struct santa_tensor {
     santa_device device;
 } santa_tensor;
 
-/* Views of contiguous memory on the CPU. The second takes memory laid out [n0, n2, n1, n3] (HND) and
-   returns it as [n0, n1, n2, n3]. Other layouts: fill the strides yourself. Set .device for
-   memory on a GPU. */
+/* Views of contiguous memory on the CPU. The second takes memory laid out [n0, n2, n1, n3]
+   (HND) and returns it as [n0, n1, n2, n3]. Other layouts: fill the strides yourself. Set
+   .device for memory on a GPU. */
 SANTADEF santa_tensor santa_view    (const void *data, santa_dtype dtype,
                                      int64_t n0, int64_t n1, int64_t n2, int64_t n3);
 SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype,
                                      int64_t n0, int64_t n1, int64_t n2, int64_t n3);
 
-/* What sends the queries of a layer to buckets of keys, and the index of the keys, see >>saap. Zero
-   everything, then set what applies. All memory is yours, on k's device, arrays contiguous. */
+/* What sends the queries of a layer to buckets of keys, and the index of the keys, see >>saap.
+   Zero everything, then set what applies. All memory is yours, on k's device, arrays
+   contiguous. */
 typedef struct santa_buckets {
     int64_t      num_buckets;      /* C of each KV head, 1 .. 65536 */
     int64_t      hidden;           /* units of the classifier's hidden layer; 0: no classifier,
@@ -826,8 +857,8 @@ typedef struct santa_buckets {
     santa_tensor q;                /* the queries before RoPE, shape of a.q; data NULL: a.q */
     float        key_norm;         /* hidden = 0: mean |key| before RoPE, 0 = 1. Ranks of buckets for one
                                       head do not depend on it; sums over heads and draws do */
-    /* Which of the index's num_slots sequences each row of the batch is: [batch], NULL = its number in
-       the batch. num_slots: 0 = batch */
+    /* Which of the index's num_slots sequences each row of the batch is: [batch], NULL = its
+       number in the batch. num_slots: 0 = batch */
     const int32_t *slots;
     int64_t      num_slots;
 } santa_buckets;
@@ -866,10 +897,10 @@ typedef struct santa_attention {
     int64_t      block_table_stride; /* ints from row to row, 0 = max_pages */
     float        sm_scale;         /* 0 = 1 / sqrt(head_dim) */
     float        k_scale, v_scale; /* what the numbers in k and v are to be multiplied with, 0 = 1 */
-    /* What each row of k and v is to be multiplied with besides, data NULL = 1: f32, f16 or bf16 of
-       k's and v's shape with 1 for the features, paged as they are. Any strides: a scale for each
-       KV head has 0 from token to token. A row reads the scales of the keys it reads, no others.
-       On a GPU not for sample-attention where it looks at blocks */
+    /* What each row of k and v is to be multiplied with besides, data NULL = 1: f32, f16 or
+       bf16 of k's and v's shape with 1 for the features, paged as they are. Any strides: a
+       scale for each KV head has 0 from token to token. A row reads the scales of the keys it
+       reads, no others. On a GPU not for sample-attention where it looks at blocks */
     santa_tensor k_scales, v_scales;
     float        soft_cap;         /* 0 = none; else s = soft_cap * tanh(s / soft_cap) */
     int          causal;           /* 1: query row i attends keys 0 .. seq_len - q_len + i
@@ -957,14 +988,14 @@ typedef struct santa_vattention_options {
     santa_audit *audit;            /* [batch, q_len, heads] or NULL */
     /* NULL, or instead of a predictor your own keys: [batch, q_len, heads] rows of heavy_tokens
        (above 0) each, heavy_stride ints apart, 0 = heavy_tokens; on k's device. As a
-       predictor's: -1 and whatever is no key between sink and local tokens is dropped. Over ranks
-       they count from the context's start */
+       predictor's: -1 and whatever is no key between sink and local tokens is dropped. Over
+       ranks they count from the context's start */
     const int32_t *heavy_index;
     int64_t        heavy_stride;
 } santa_vattention_options;
 
-/* SANTA_SCORES_PROXY. Token counts: 0 = default, SANTA_NONE = none. Limits: 0 = default, SANTA_NONE =
-   never. */
+/* SANTA_SCORES_PROXY. Token counts: 0 = default, SANTA_NONE = none. Limits: 0 = default,
+   SANTA_NONE = never. */
 typedef struct santa_proxy_options {
     int64_t sink_tokens;           /* first keys read exactly, 0 = 4 */
     int64_t local_tokens;          /* last keys read exactly, at least so many, 0 = 64 */
@@ -987,8 +1018,8 @@ typedef struct santa_saap_options {
                                       count of rows in stats knows of */
 } santa_saap_options;
 
-/* What SANTA_SAMPLE_ATTENTION did for one head of one sequence. Shares of blocks: of those that dense
-   attention reads. */
+/* What SANTA_SAMPLE_ATTENTION did for one head of one sequence. Shares of blocks: of those that
+   dense attention reads. */
 typedef struct santa_sample_audit {
     double kept_share;             /* of its blocks of keys, 1 where the head ran dense */
     double cost;                   /* sampled rows, as a share of all: about what the first stage's
@@ -1030,16 +1061,17 @@ typedef void (*santa_parallel_for)(void *user, int64_t count, santa_task task, v
 typedef struct santa_ranks_options {
     int64_t count;                 /* ranks, at most 65536; 0 = 1 */
     int64_t rank;                  /* which of them this is, 0 .. count - 1, in the order of their keys */
-    /* Puts the bytes of `mine` of all ranks side by side into `all`, by rank, on each of them; mine and
-       all do not overlap. Returns 0, or the call ends with SANTA_ERR_RANKS_EXCHANGE. It is called by
-       the thread that called santa_decode. On a GPU these are device memory, and it only puts the
-       exchange on the stream. */
+    /* Puts the bytes of `mine` of all ranks side by side into `all`, by rank, on each of them;
+       mine and all do not overlap. Returns 0, or the call ends with SANTA_ERR_RANKS_EXCHANGE.
+       It is called by the thread that called santa_decode. On a GPU these are device memory,
+       and it only puts the exchange on the stream. */
     int   (*all_gather)(void *user, const void *mine, size_t bytes, void *all, void *stream);
     void   *user;                  /* handed to all_gather, 0 = NULL */
 } santa_ranks_options;
 
-/* How. Zero everything: each zero is the default written beside it. Values out of range are refused
-   whatever the method is, and so is what the method would not look at: see SANTA_OPTION_LIST. */
+/* How. Zero everything: each zero is the default written beside it. Values out of range are
+   refused whatever the method is, and so is what the method would not look at: see
+   SANTA_OPTION_LIST. */
 typedef struct santa_options {
     int64_t      num_samples;      /* draws (or k of top-k) per query head (saap: per group, or
                                       SANTA_NONE), 0 = 128. First, so that {0} is C++, too */
@@ -1077,9 +1109,10 @@ typedef struct santa_options {
                                       CPU has none: its calls are done when they return */
 } santa_options;
 
-/* The options that not every call reads, and who does: field, double or whole number (a pointer is one,
-   too), default (0: it depends), reader. One that is neither 0 nor its default in a call that does not
-   read it is refused (SANTA_ERR_OPTION_UNUSED): no option is accepted and ignored.
+/* The options that not every call reads, and who does: field, double or whole number (a pointer
+   is one, too), default (0: it depends), reader. One that is neither 0 nor its default in a
+   call that does not read it is refused (SANTA_ERR_OPTION_UNUSED): no option is accepted and
+   ignored.
      draws       iid .. flash, pps                     top_p      top-p
      tiles       prop, flash                           vattention vattention
      combs       sys, prop, flash                      indices    vattention with heavy_index
@@ -1088,10 +1121,11 @@ typedef struct santa_options {
      copy        SANTA_SCORES_PROXY                    blocks     sample-attention
      guards      sys, prop, pps from a copy            sampling   sample-attention without a mask
      scores      all; from a copy vattention only where it finds heavy tokens by scores
-   What is not listed fits every call: the method; num_samples, the budget by which methods are compared,
-   also with dense, which reads all, and with top-p and vattention, which find their own; seeds and whose
-   they are (they do nothing where nothing is random); where and by whom the work is done (isa, threads,
-   items, stream, ranks); and pointers that are handed to a function of yours. */
+   What is not listed fits every call: the method; num_samples, the budget by which methods are
+   compared, also with dense, which reads all, and with top-p and vattention, which find their
+   own; seeds and whose they are (they do nothing where nothing is random); where and by whom
+   the work is done (isa, threads, items, stream, ranks); and pointers that are handed to a
+   function of yours. */
 #define SANTA_OPTION_LIST(X)                                                                               \
     X(top_p,                            real,   0.9,                         top_p)                        \
     X(tile_size,                        whole,  256,                         tiles)                        \
@@ -1156,16 +1190,16 @@ typedef struct santa_stats {
     int64_t proxy_rows_read;       /* keys scored by the copy of K, per query row and KV head */
     int64_t rescued_rows;          /* rows (x heads) whose largest proxy scores were made exact */
     int64_t redone_rows;           /* rows (x heads) done again with exact scores */
-    /* saap, per query row and KV head: keys that are not always read, those of them that were read
-       (their share is the selectivity), buckets read whole */
+    /* saap, per query row and KV head: keys that are not always read, those of them that were
+       read (their share is the selectivity), buckets read whole */
     int64_t far_rows, visited_rows, visited_buckets;
     /* of the rows (x heads) with a proxy: variance of the log weights, as expected before a row
        was read, and as found over the rows drawn */
     double  expected_variance, expected_variance_max;
     double  found_variance, found_variance_max;
-    /* saap: num_buckets sum n_c^2 / n^2 over the far keys' buckets, and the largest of these n_c / n,
-       means over query rows and KV heads; share of the softmax in the keys that were read, mean over
-       rows x heads, with measure_mass */
+    /* saap: num_buckets sum n_c^2 / n^2 over the far keys' buckets, and the largest of these
+       n_c / n, means over query rows and KV heads; share of the softmax in the keys that were
+       read, mean over rows x heads, with measure_mass */
     double  imbalance, largest_bucket, covered_mass;
 } santa_stats;
 
@@ -1180,7 +1214,8 @@ typedef struct santa_problem {
     float   scale, v_scale;        /* sm_scale * k_scale; v_scale */
 } santa_problem;
 
-/* Structs of this file, for callers that write them in another language: see santa_struct_size. */
+/* Structs of this file, for callers that write them in another language: see
+   santa_struct_size. */
 #define SANTA_STRUCT_LIST(X)                                                                               \
     X(tensor) X(buckets) X(attention) X(audit) X(vattention_options) X(proxy_options) X(saap_options)      \
     X(sample_audit) X(sample_attention_options) X(ranks_options) X(options) X(stats) X(problem)            \
@@ -1192,10 +1227,10 @@ typedef struct santa_problem {
    caller's scratch of at least santa_workspace_size bytes. stats may be NULL. Tensors on
    another device are passed to that device's backend.
    Bytes touched, for each sequence and KV head: all of its K rows once for as many query rows
-   as fill 16 queries of a group, or 256 in >>prefill (vAttention and Bernoulli scores: once for each
-   row; vAttention with a predictor only the keys it takes), and of V the rows picked, at most
-   group * num_samples for each query row (dense: all, as K). With SANTA_SCORES_PROXY the copy of K
-   once, and of K and V the rows drawn, those always read and those of rescues. */
+   as fill 16 queries of a group, or 256 in >>prefill (vAttention and Bernoulli scores: once for
+   each row; vAttention with a predictor only the keys it takes), and of V the rows picked, at
+   most group * num_samples for each query row (dense: all, as K). With SANTA_SCORES_PROXY the
+   copy of K once, and of K and V the rows drawn, those always read and those of rescues. */
 SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options *o, void *workspace,
                                    size_t workspace_bytes, santa_stats *stats);
 
@@ -1204,10 +1239,10 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
    block_table and the like hold does not matter. */
 SANTADEF size_t santa_workspace_size(const santa_attention *a, const santa_options *o);
 
-/* Blocks of a mask of SANTA_SAMPLE_ATTENTION for a call with these shapes: block r of query rows has
-   those at positions p with p / block_size - p0 / block_size = r, rounded down, p0 the position of row 0,
-   both counted from first_key; a sequence may use fewer than q_blocks, and no more are written to
-   mask_out. Block b of keys begins with key b * block_size. */
+/* Blocks of a mask of SANTA_SAMPLE_ATTENTION for a call with these shapes: block r of query
+   rows has those at positions p with p / block_size - p0 / block_size = r, rounded down, p0 the
+   position of row 0, both counted from first_key; a sequence may use fewer than q_blocks, and
+   no more are written to mask_out. Block b of keys begins with key b * block_size. */
 SANTADEF santa_status santa_mask_shape(const santa_attention *a, const santa_options *o, int64_t *q_blocks,
                                        int64_t *k_blocks);
 
@@ -1220,15 +1255,16 @@ SANTADEF const char  *santa_method_name(santa_method m);          /* "dense", "i
 SANTADEF santa_method santa_method_from_name(const char *name);   /* SANTA_METHOD_COUNT if it is none */
 SANTADEF unsigned     santa_method_traits(santa_method m);        /* SANTA_DRAWS | ..., 0 if it is none */
 
-/* The first option, in the order of SANTA_OPTION_LIST, that is set and would not be read ("top_p",
-   "saap.num_probes"); NULL if there is none. */
+/* The first option, in the order of SANTA_OPTION_LIST, that is set and would not be read
+   ("top_p", "saap.num_probes"); NULL if there is none. */
 SANTADEF const char *santa_unused_option(const santa_options *o);
-/* Sets those to 0: for callers that go from method to method with one set of options. What the method
-   cannot do at all is left, and refused (scores and the like). */
+/* Sets those to 0: for callers that go from method to method with one set of options. What the
+   method cannot do at all is left, and refused (scores and the like). */
 SANTADEF void        santa_clear_unused_options(santa_options *o);
 
-/* What a caller that cannot include this file compares before the first call: SANTA_VERSION of the
-   compiled code, and sizeof of a struct, "santa_options" for one; 0 if there is no such struct. */
+/* What a caller that cannot include this file compares before the first call: SANTA_VERSION of
+   the compiled code, and sizeof of a struct, "santa_options" for one; 0 if there is no such
+   struct. */
 SANTADEF int    santa_version(void);
 SANTADEF size_t santa_struct_size(const char *name);
 
@@ -1255,7 +1291,8 @@ typedef struct santa_backend {
     size_t       (*workspace_size)(const santa_problem *problem);
     santa_status (*decode)(const santa_problem *problem, void *workspace, size_t workspace_bytes,
                            santa_stats *stats);
-    /* NULL, or santa_proxy_encode; from < 0: the last -from keys of each sequence, to is not used */
+    /* NULL, or santa_proxy_encode; from < 0: the last -from keys of each sequence, to is not
+       used */
     santa_status (*proxy_encode)(const santa_attention *a, int64_t from, int64_t to, void *stream);
     /* NULL, or santa_buckets_assign */
     santa_status (*buckets_assign)(const santa_attention *a, const santa_tensor *keys, int64_t from,
@@ -1265,21 +1302,23 @@ SANTADEF santa_status santa_register_backend(santa_device device, const santa_ba
 
 /* ------------------------------------------------------------ >>proxy-api */
 
-/* Bytes of a->proxy for a->k (block_table: NULL or not, says whether it is paged; proxy_bits), 64 at
-   least, also where k has no room for a whole block; 0 if these are not valid. Nothing is read. */
+/* Bytes of a->proxy for a->k (block_table: NULL or not, says whether it is paged; proxy_bits),
+   64 at least, also where k has no room for a whole block; 0 if these are not valid. Nothing is
+   read. */
 SANTADEF size_t santa_proxy_size(const santa_attention *a);
 
 /* Encodes the keys from .. to - 1 of each sequence, as far as they are there: each block whose
    last key is one of them, from all of its keys. So ranges that follow each other encode each
    block once, in any order with the same bytes. For a page that sequences share, one of them is
    enough. Uses k, k_scales, seq_lens, proxy, proxy_bits, and of a paged cache block_table,
-   max_pages, block_table_stride and q's batch size. Calls for different blocks may run at the same
-   time. On a GPU: stream is a cudaStream_t, 0 = the default one, and nothing waits. Reads K's rows
-   twice, from memory once; writes 69 bytes a key and KV head at head_dim 128, 4 bits. */
+   max_pages, block_table_stride and q's batch size. Calls for different blocks may run at the
+   same time. On a GPU: stream is a cudaStream_t, 0 = the default one, and nothing waits. Reads
+   K's rows twice, from memory once; writes 69 bytes a key and KV head at head_dim 128, 4
+   bits. */
 SANTADEF santa_status santa_proxy_encode(const santa_attention *a, int64_t from, int64_t to, void *stream);
 
-/* The same for the last count keys of each sequence, seq_lens included: what a decode step, which
-   has added count keys, calls. */
+/* The same for the last count keys of each sequence, seq_lens included: what a decode step,
+   which has added count keys, calls. */
 SANTADEF santa_status santa_proxy_append(const santa_attention *a, int64_t count, void *stream);
 
 /* ------------------------------------------------------------ >>buckets-api */
@@ -1288,16 +1327,17 @@ SANTADEF santa_status santa_proxy_append(const santa_attention *a, int64_t count
    a->buckets (num_buckets, num_slots); 0 if these are not valid. Nothing is read. */
 SANTADEF size_t santa_buckets_size(const santa_attention *a);
 
-/* Puts keys from, from + 1, .. of each sequence into the index, as many as `keys` holds and seq_len
-   says: keys [batch, count, kv_heads, head_dim] before RoPE, key from + i in keys[b, i]. from = 0
-   begins an index; from below what it holds takes the later ones out first; a gap is an error.
-   from = -1: the last count keys of each sequence, which is what a decode step calls. A key with a
-   NaN goes to bucket 0. Uses k's shape, buckets, seq_lens. o: NULL, or num_threads, parallel_for,
-   parallel_user, isa, item_begin and item_end, stream as in santa_decode. Work: head_dim *
-   num_buckets multiplications a key; bytes: keys once, the centroids once for each 16 keys. On a
-   GPU it only puts kernels on the stream, and the index has the same keys in the same order, not the
-   same scratch words, unless a key is as near to two centroids as rounding; what the host cannot see
-   there, a gap or a slot that two sequences have, makes an index that gives NaN. */
+/* Puts keys from, from + 1, .. of each sequence into the index, as many as `keys` holds and
+   seq_len says: keys [batch, count, kv_heads, head_dim] before RoPE, key from + i in keys[b,
+   i]. from = 0 begins an index; from below what it holds takes the later ones out first; a gap
+   is an error. from = -1: the last count keys of each sequence, which is what a decode step
+   calls. A key with a NaN goes to bucket 0. Uses k's shape, buckets, seq_lens. o: NULL, or
+   num_threads, parallel_for, parallel_user, isa, item_begin and item_end, stream as in
+   santa_decode. Work: head_dim * num_buckets multiplications a key; bytes: keys once, the
+   centroids once for each 16 keys. On a GPU it only puts kernels on the stream, and the index
+   has the same keys in the same order, not the same scratch words, unless a key is as near to
+   two centroids as rounding; what the host cannot see there, a gap or a slot that two sequences
+   have, makes an index that gives NaN. */
 SANTADEF santa_status santa_buckets_assign(const santa_attention *a, const santa_tensor *keys, int64_t from,
                                            const santa_options *o);
 
@@ -1306,10 +1346,10 @@ SANTADEF int64_t santa_buckets_find(const santa_attention *a, int64_t slot, int6
 
 /* Spherical k-means (SAAP, appendix A): x[n] rows of d floats, stride floats apart; centroids
    [num_buckets, d] get unit length, each the direction of the sum of the x with the largest
-   x . centroid (ties to the lower number). They start from num_buckets rows that seed picks; one
-   without rows starts anew from a row that seed picks. Rows of zeros are passed over there; where
-   there are no others, centroids are 0. Same input, same bits, on any number of threads of o
-   (NULL: one). iterations: 0 = 10. Workspace of santa_kmeans_workspace_size bytes. */
+   x . centroid (ties to the lower number). They start from num_buckets rows that seed picks;
+   one without rows starts anew from a row that seed picks. Rows of zeros are passed over there;
+   where there are no others, centroids are 0. Same input, same bits, on any number of threads
+   of o (NULL: one). iterations: 0 = 10. Workspace of santa_kmeans_workspace_size bytes. */
 SANTADEF santa_status santa_kmeans(const float *x, int64_t n, int64_t stride, int64_t d,
                                    int64_t num_buckets, int64_t iterations, uint64_t seed, float *centroids,
                                    const santa_options *o, void *workspace, size_t workspace_bytes);
@@ -1349,27 +1389,28 @@ typedef struct santa_draws {
 } santa_draws;
 
 /* Draw rows from softmax(scores[0..n)), -inf = masked. Every method but vattention and saap
-   (dense gives all rows with mass; pps draws for this head alone, as santa_decode does in a group
-   of one). Uses o's method, num_samples, top_p, tile_size, seed and offset
-   (not dense_below, scores: o may be that of a whole call). NaN or +inf among the
-   scores is ERR_NAN; no key with mass gives rows = 0, lse = -inf. */
+   (dense gives all rows with mass; pps draws for this head alone, as santa_decode does in a
+   group of one). Uses o's method, num_samples, top_p, tile_size, seed and offset (not
+   dense_below, scores: o may be that of a whole call). NaN or +inf among the scores is ERR_NAN;
+   no key with mass gives rows = 0, lse = -inf. */
 SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_options *o,
                                    santa_stream_id id, santa_draws *draws, void *workspace,
                                    size_t workspace_bytes);
 SANTADEF int64_t      santa_sample_capacity(int64_t n, const santa_options *o);        /* 0 if not valid */
 SANTADEF size_t       santa_sample_workspace_size(int64_t n, const santa_options *o);  /* 0 if not valid */
 
-/* out[0..head_dim_v) = v_scale * sum of weight[i] * V[index[i]] for one sequence and KV head, a row
-   times its v_scales. Reads rows of V once each, and nothing of q, k and a->out, which must be there.
-   out must not overlap index, weight or V; index and weight may be those of santa_draws, and
-   index may name a row twice. A key past seq_len or before kv_start is ERR_INDEX. */
+/* out[0..head_dim_v) = v_scale * sum of weight[i] * V[index[i]] for one sequence and KV head, a
+   row times its v_scales. Reads rows of V once each, and nothing of q, k and a->out, which must
+   be there. out must not overlap index, weight or V; index and weight may be those of
+   santa_draws, and index may name a row twice. A key past seq_len or before kv_start is
+   ERR_INDEX. */
 SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int64_t kv_head,
                                    const int32_t *index, const float *weight, int64_t rows, float *out);
 
 /* Merge attention over two disjoint sets of keys, row by row, into (out, lse): out is
    [rows, head_dim_v], lse natural log. A side with lse = -inf adds nothing, whatever its out
-   holds; two such sides give zeros; a NaN or +inf lse gives NaN in both. Give sinks to one of the
-   sides only. */
+   holds; two such sides give zeros; a NaN or +inf lse gives NaN in both. Give sinks to one of
+   the sides only. */
 SANTADEF santa_status santa_merge(int64_t rows, int64_t head_dim_v, float *out, float *lse,
                                   const float *other_out, const float *other_lse);
 
@@ -1422,14 +1463,15 @@ SANTADEF santa_status santa_variance_strat(const float *p, int64_t n, const floa
 SANTADEF santa_status santa_variance_sys  (const float *p, int64_t n, const float *v, int64_t stride,
                                            int64_t dv, int64_t num_samples, double *variance,
                                            void *workspace, size_t workspace_bytes);
-/* Exact for pps, likewise. size[n]: the largest probability of each key among the heads that draw
-   together, NULL = p: one head alone. */
+/* Exact for pps, likewise. size[n]: the largest probability of each key among the heads that
+   draw together, NULL = p: one head alone. */
 SANTADEF santa_status santa_variance_pps  (const float *p, const float *size, int64_t n, const float *v,
                                            int64_t stride, int64_t dv, int64_t num_samples,
                                            double *variance, void *workspace, size_t workspace_bytes);
 SANTADEF size_t       santa_variance_workspace_size(int64_t n, int64_t dv);
 
-/* Expected number of distinct rows among the draws: iid, strat, sys (= prop, pps of one head). */
+/* Expected number of distinct rows among the draws: iid, strat, sys (= prop, pps of one
+   head). */
 SANTADEF santa_status santa_expected_distinct(santa_method method, const float *p, int64_t n,
                                               int64_t num_samples, double *rows);
 /* 1 / sum p^2; NaN if p is not valid */
@@ -1451,11 +1493,12 @@ SANTADEF float    santa_e5m2_to_f32(uint8_t e);    /* 1-5-2 bits, largest 57344,
 SANTADEF uint8_t  santa_f32_to_e5m2(float f);      /* nearest even; 61440 and beyond become infinite */
 /* n / 32 blocks of 34 bytes, n a multiple of 32: f16 scale = largest magnitude / 127, then 32
    int8, each to the nearest: off by at most half a scale (and by the scale's own rounding at
-   +-127). A block with a NaN, an infinity or a number too large for such a scale becomes NaN. */
+   +-127). A block with a NaN, an infinity or a number too large for such a scale becomes
+   NaN. */
 SANTADEF void     santa_f32_to_q8_0(const float *f, int64_t n, void *q8_0);
 SANTADEF void     santa_q8_0_to_f32(const void *q8_0, int64_t n, float *f);
-/* Likewise blocks of 18 bytes: f16 scale = the number of largest magnitude / -8, so that it is kept
-   whatever its sign, the others to the nearest of -8 .. 7 scales. */
+/* Likewise blocks of 18 bytes: f16 scale = the number of largest magnitude / -8, so that it is
+   kept whatever its sign, the others to the nearest of -8 .. 7 scales. */
 SANTADEF void     santa_f32_to_q4_0(const float *f, int64_t n, void *q4_0);
 SANTADEF void     santa_q4_0_to_f32(const void *q4_0, int64_t n, float *f);
 /* santa_decode multiplies q8_0 numbers in f32 with an unrounded query: nothing is lost but what
@@ -1515,8 +1558,8 @@ extern "C" {
 #define SANTA__MAX(a, b) ((a) > (b) ? (a) : (b))
 
 /* Before functions that run once per call, row or head, never per key or block: code for size,
-   which takes compilers less time. What only such functions call is compiled like them, and so is a
-   function that calls one on every path: prefill and dense calls must not. */
+   which takes compilers less time. What only such functions call is compiled like them, and so
+   is a function that calls one on every path: prefill and dense calls must not. */
 #if defined(__GNUC__) || defined(__clang__)
 #define SANTA__ONCE __attribute__((cold))
 #else
@@ -1856,17 +1899,18 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype,
    encode      a row's codes in the copy of K, in pieces of 16 bytes a step apart, and its gain;
                turn: see santa__turn
    product     sum of a[i] b[i] over SANTA_BLOCK numbers
-   sizes       of the keys of block b: size[i] = max(size[i], unit[h][b] u[h][b * SANTA_BLOCK + i])
-               over heads h; returns their sum
-   widen       n features of a row as floats, then zeros up to a multiple of 16; nonzero if one of
-               them is NaN or infinite
+   sizes       of the keys of block b: size[i] = max(size[i], unit[h][b] u[h][b * SANTA_BLOCK +
+               i]) over heads h; returns their sum
+   widen       n features of a row as floats, then zeros up to a multiple of 16; nonzero if one
+               of them is NaN or infinite
    panel       products for SANTA__PANEL queries at once, see santa__panel
    pair        of rows of floats 2i and 2i + 1, an even number of width (a multiple of 16) each,
                row i of `to`, which may be x: their bf16 in pairs. NULL where dot_bf16 is
-   panel_mass  of each of them: m = max(m, its SANTA_BLOCK scores), keep = exp(old m - m), s[i] =
-               exp(s[i] - m), sum = sum of s; nonzero if NaN or +inf is among the scores
-   nearest     of SANTA__FEW keys, feature c of key i at keys[c * SANTA__FEW + i]: where one of n
-               centroids, number first and on, has a product above best[i], that and its number
+   panel_mass  of each of them: m = max(m, its SANTA_BLOCK scores), keep = exp(old m - m), s[i]
+               = exp(s[i] - m), sum = sum of s; nonzero if NaN or +inf is among the scores
+   nearest     of SANTA__FEW keys, feature c of key i at keys[c * SANTA__FEW + i]: where one of
+               n centroids, number first and on, has a product above best[i], that and its
+               number
    accumulate  adds rows of dv features with weights, see santa__weights
    Rows are pointers plus a common byte offset, so that pages, strides, KV heads and gathers all
    look alike; features are adjacent. SANTA__BEYOND_K or _V more pointers follow the n, for
@@ -1927,9 +1971,9 @@ typedef struct santa__format {
     double noise;                            /* variance of a score: noise (|q| gain)^2 */
 } santa__format;
 
-/* Queries that meet a block of the copy: rotated ones of f->features floats each and the same as
-   int8 times unit[g]; less: middle times their sum. Scores go to s + g * s_stride, the squared
-   gains of the keys to squares. */
+/* Queries that meet a block of the copy: rotated ones of f->features floats each and the same
+   as int8 times unit[g]; less: middle times their sum. Scores go to s + g * s_stride, the
+   squared gains of the keys to squares. */
 typedef struct santa__copied {
     const char *codes;
     const float *q, *unit, *less;
@@ -1937,10 +1981,11 @@ typedef struct santa__copied {
     int64_t group, s_stride;
 } santa__copied;
 
-/* c[r] = sum_i a(r, i) b[i] for r < rows, a multiple of 8, and i < n; with keep: c[r] = c[r] keep +
-   that. Rows of b and c are SANTA__PANEL floats, one for each query. a(r, i): feature i of key r, from a +
-   r * stride + i on, or of_values: of value row i feature r, a + i * stride + r. pairs: in place of a
-   float a and b have two bf16, of features or value rows 2i and 2i + 1; scale: of scores from them. */
+/* c[r] = sum_i a(r, i) b[i] for r < rows, a multiple of 8, and i < n; with keep: c[r] = c[r]
+   keep + that. Rows of b and c are SANTA__PANEL floats, one for each query. a(r, i): feature i
+   of key r, from a + r * stride + i on, or of_values: of value row i feature r, a + i * stride
+   + r. pairs: in place of a float a and b have two bf16, of features or value rows 2i and 2i +
+   1; scale: of scores from them. */
 typedef struct santa__panel {
     const float *a, *b, *keep;
     float *c, scale;
@@ -2011,8 +2056,8 @@ typedef struct santa__kernels {
    vpairs(x, k, q), where SANTA__DOT_BF16: x + k[2i] q[2i] + k[2i + 1] q[2i + 1] of 2
    SANTA__LANES bf16 in lane i
    vpair(a, b), there: a and b rounded to bf16, a[i] and b[i] in lane i
-   SANTA__BY_STRIP: 0: code for each type. 1: only for f32; of the others a strip of a row becomes
-   floats first, by santa__unpack. */
+   SANTA__BY_STRIP: 0: code for each type. 1: only for f32; of the others a strip of a row
+   becomes floats first, by santa__unpack. */
 static float santa__unit(santa_dtype t) { return t == SANTA_E4M3 ? 256.0f : 1.0f; }
 
 /* The queries of a group as the kernels want them, so that one pointer serves all heads: for
@@ -2092,8 +2137,8 @@ static const float santa__signs[4][16] = {
 
 static int santa__cpu_scalar(void) { return 1; }
 
-/* Eight floats: two vectors of four where the compiler has such vectors. It makes faster code of
-   them than of eight numbers, in less time. */
+/* Eight floats: two vectors of four where the compiler has such vectors. It makes faster code
+   of them than of eight numbers, in less time. */
 #if defined(__has_builtin) && !defined(__CUDACC__) && (defined(__SSE2__) || defined(__ARM_NEON))
 #if __has_builtin(__builtin_convertvector)
 #define SANTA__VECTORS
@@ -2340,8 +2385,8 @@ static const char *santa__unpack(santa_dtype t, const char *row, float *f) {
 #define SANTA__V __m256
 #define SANTA__UNROLL SANTA__UNROLL_REGISTERS
 
-/* The builtins also ask whether the system saves the wide registers; every CPU with AVX2 and FMA
-   has F16C. */
+/* The builtins also ask whether the system saves the wide registers; every CPU with AVX2 and
+   FMA has F16C. */
 static int santa__cpu_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 SANTA__INLINE __m256 santa__vset_avx2(float f) { return _mm256_set1_ps(f); }
@@ -2888,8 +2933,8 @@ SANTA__INLINE void santa__codes_neon(int bits, const char *codes, int64_t step, 
 /* ------------------------------------------------------------ >>isa */
 
 /* A new instruction set is an entry of SANTA_ISA_LIST and a section above: its vocabulary, and
-   santa__cpu_<name>, whether this machine has it. A new platform needs its own #if before >>base
-   and SANTA__ON_<platform> here, too. */
+   santa__cpu_<name>, whether this machine has it. A new platform needs its own #if before
+   >>base and SANTA__ON_<platform> here, too. */
 #define SANTA__ON_any(here, elsewhere) here
 #ifdef SANTA__X86
 #define SANTA__ON_x86(here, elsewhere) here
@@ -2971,7 +3016,8 @@ static int santa__is_bernoulli(const santa_options *o) {
            || o->scores == SANTA_SCORES_BERNOULLI_STRAT;
 }
 
-/* Whether an option is read, by reader. copied: vAttention predicts by a copy, if it asks scores. */
+/* Whether an option is read, by reader. copied: vAttention predicts by a copy, if it asks
+   scores. */
 #define SANTA__READER_LIST(X)                                                                              \
     X(top_p,      o->method == SANTA_TOP_P)                                                                \
     X(tiles,      traits & SANTA_TILES)                                                                    \
@@ -3103,8 +3149,9 @@ static int64_t santa__kv_start(const santa_attention *a, int64_t b) {
     return a->kv_start ? a->kv_start[b] : 0;
 }
 
-/* Keys [begin, end) that query row i sees, but for [gap, gap_end), and its position, all counted from
-   the first key here. Without first_tokens there is no gap: it begins and ends at begin. */
+/* Keys [begin, end) that query row i sees, but for [gap, gap_end), and its position, all
+   counted from the first key here. Without first_tokens there is no gap: it begins and ends at
+   begin. */
 typedef struct santa__range { int64_t begin, end, position, gap, gap_end; } santa__range;
 
 /* Where the first tokens end, which may be before the first key here. */
@@ -3133,8 +3180,8 @@ static int santa__sees(const santa__range *r, int64_t key) {
     return key >= r->begin && key < r->end && (key < r->gap || key >= r->gap_end);
 }
 
-/* The keys that a query row with range r here sees in all ranks, likewise counted. What is left out by
-   kv_start is as if there were nothing before it. */
+/* The keys that a query row with range r here sees in all ranks, likewise counted. What is left
+   out by kv_start is as if there were nothing before it. */
 static santa__range santa__key_range_of_ranks(const santa_attention *a, int64_t b, const santa__range *r) {
     santa__range all = *r;
     all.begin = a->window > 0 ? SANTA__MAX(r->position - a->window + 1, -a->first_key) : -a->first_key;
@@ -3240,8 +3287,8 @@ static int64_t santa__num_slots(const santa_attention *a) {
     return a->buckets->num_slots ? a->buckets->num_slots : santa__batch_of(a);
 }
 
-/* Ints of an index for one slot and KV head: a header of 16, offsets and scratch of the buckets, keys
-   by bucket, two buckets to an int by key. */
+/* Ints of an index for one slot and KV head: a header of 16, offsets and scratch of the
+   buckets, keys by bucket, two buckets to an int by key. */
 static uint64_t santa__index_ints(uint64_t buckets, uint64_t keys) {
     return (16 + 2 * (buckets + 1) + keys + (keys + 1) / 2 + 15) / 16 * 16;
 }
@@ -3643,8 +3690,8 @@ static double santa__limit_of(double option, double by_default) {
     return option < 0.0 ? 1e300 : option > 0.0 ? option : by_default;
 }
 
-/* The options with their defaults written out. bits: of the copy of K, if there is one; buckets: of
-   the router. */
+/* The options with their defaults written out. bits: of the copy of K, if there is one;
+   buckets: of the router. */
 SANTA__ONCE
 static santa_options santa__resolved(const santa_options *o, int bits, int64_t buckets) {
     santa_options x = *o;
@@ -3768,8 +3815,8 @@ typedef struct santa__plan {
     int is_prefill;                         /* threads share its query rows, see >>prefill */
 } santa__plan;
 
-/* A query in a panel: its number in the job or -1, the keys it sees, how many it read. bad: NaN or
-   +inf seen. */
+/* A query in a panel: its number in the job or -1, the keys it sees, how many it read. bad: NaN
+   or +inf seen. */
 enum { SANTA__BAD_READ = 1, SANTA__BAD_MASS = 2 };
 typedef struct santa__lane { santa__range range; int64_t x, read; int bad; } santa__lane;
 
@@ -3805,8 +3852,8 @@ static int64_t santa__pack_size(const santa_options *o, int64_t d) {
     return santa__packed_bytes(d);
 }
 
-/* What stats tells of the guards of a copy, and of buckets, as whole millionths, which add up to the
-   same in any order; of how many heads, and rows. */
+/* What stats tells of the guards of a copy, and of buckets, as whole millionths, which add up
+   to the same in any order; of how many heads, and rows. */
 typedef struct santa__tally {
     int64_t heads, expected, found, covered, rows, imbalance, largest;
     double expected_max, found_max;
@@ -3880,13 +3927,13 @@ static void santa__needs_masses(santa__plan *p) {
     if (may_be_dense) santa__plan_states(p, 1);
 }
 
-/* Mass of a query, or of one tile, over all ranks, relative to exp(m): what the ranks before this one
-   hold, and those up to and with it. bad: one of them saw a NaN. */
+/* Mass of a query, or of one tile, over all ranks, relative to exp(m): what the ranks before
+   this one hold, and those up to and with it. bad: one of them saw a NaN. */
 typedef struct santa__share { double before, end, total; float m; int bad; } santa__share;
 
-/* The top of the scores of all ranks, see santa__select: ties are this rank's, mass that of all that is
-   chosen. Until then want is what is left of it, above the mass chosen so far; value, mask: where the
-   threshold lies as far as known. */
+/* The top of the scores of all ranks, see santa__select: ties are this rank's, mass that of all
+   that is chosen. Until then want is what is left of it, above the mass chosen so far; value,
+   mask: where the threshold lies as far as known. */
 typedef struct santa__choice {
     double want, above, mass;
     int64_t ties;
@@ -3894,9 +3941,9 @@ typedef struct santa__choice {
     int by_mass, has_mass;
 } santa__choice;
 
-/* What a query knows of all ranks. flash: the first and the last tile here, of which other ranks may
-   have keys, too; tiles with mass, and those of them before the first one here; tiles before that one
-   which no rank has keys of; has_begun: it began in another rank. */
+/* What a query knows of all ranks. flash: the first and the last tile here, of which other
+   ranks may have keys, too; tiles with mass, and those of them before the first one here; tiles
+   before that one which no rank has keys of; has_begun: it began in another rank. */
 typedef struct santa__met {
     santa__share whole, edge[2];
     santa__choice choice;
@@ -3932,8 +3979,8 @@ typedef struct santa__copied_head {
     double scale;                            /* from the state's numerator to the result */
     float lse;
     int is_done;                             /* without exact scores */
-    /* over ranks: of all of them the mass of the keys read exactly; whether there is a rescue, and of which
-       masses, see santa__select */
+    /* over ranks: of all of them the mass of the keys read exactly; whether there is a rescue,
+       and of which masses, see santa__select */
     double fixed;
     float fixed_max;
     int is_rescued;
@@ -3995,18 +4042,20 @@ static void santa__needs_vattention(santa__plan *p) {
     p->va_rows = santa__part(p, 3 * p->queries * p->dv, 4);
 }
 
-/* The keys that a row leaves to a copy or to buckets, from .. to - 1; it reads all others exactly. */
+/* The keys that a row leaves to a copy or to buckets, from .. to - 1; it reads all others
+   exactly. */
 typedef struct santa__part_of { int64_t from, to; } santa__part_of;
 
-/* What a row reads: far keys are part's, of which so many in buckets; then how many that are not
-   far, in whole buckets, drawn. */
+/* What a row reads: far keys are part's, of which so many in buckets; then how many that are
+   not far, in whole buckets, drawn. */
 typedef struct santa__routed {
     santa__part_of part;
     int64_t far, fixed, whole, drawn;
     int is_bad;                              /* its query gives NaN */
 } santa__routed;
 
-/* A bucket's keys between those that are always read: where they begin in the index, how many. */
+/* A bucket's keys between those that are always read: where they begin in the index, how
+   many. */
 typedef struct santa__bucket { int64_t first, count; float size; int is_read; } santa__bucket;
 
 SANTA__ONCE
@@ -4041,8 +4090,8 @@ static void santa__needs_listed(santa__plan *p) {
 
 static int santa__is_listed(const santa_problem *p) { return p->a.key_list != NULL; }
 
-/* Query rows of a piece of prefill, a power of two: as many as fill some panels, or one where threads
-   would wait. */
+/* Query rows of a piece of prefill, a power of two: as many as fill some panels, or one where
+   threads would wait. */
 static int64_t santa__piece_rows(const santa_problem *p) {
     const int64_t enough = 4 * p->o.num_threads, items = p->o.item_end - p->o.item_begin;
     int64_t rows = SANTA__PIECE;
@@ -4074,7 +4123,8 @@ static int santa__is_sampled(const santa_problem *p) {
     return santa__has_traits(&p->o, SANTA_SPARSE) && !p->o.sample_attention.mask;
 }
 
-/* Bytes of a call's sets of columns and slashes, and whether a head runs dense, see >>sparse. */
+/* Bytes of a call's sets of columns and slashes, and whether a head runs dense, see
+   >>sparse. */
 static uint64_t santa__set_bytes(const santa_problem *p) {
     const uint64_t items = (uint64_t)(p->o.item_end - p->o.item_begin),
                    blocks = (uint64_t)santa__mask_blocks(p);
@@ -4088,8 +4138,8 @@ static int64_t santa__sample_units(const santa_problem *p) {
     return (p->o.sample_attention.num_chunks + 1) * block / SANTA_BLOCK;
 }
 
-/* A part of a block's softmax for each sampled query: its largest score, and the mass of its keys in the
-   later and the earlier of two slashes. */
+/* A part of a block's softmax for each sampled query: its largest score, and the mass of its
+   keys in the later and the earlier of two slashes. */
 typedef struct santa__sampled {
     float max[SANTA_BLOCK], late[SANTA_BLOCK], early[SANTA_BLOCK];
 } santa__sampled;
@@ -4155,7 +4205,8 @@ static int64_t santa__items(const santa_options *o) { return o->item_end - o->it
 
 static int santa__is_copied(const santa_options *o) { return o->scores == SANTA_SCORES_PROXY; }
 
-/* Whether a token's KV heads lie side by side in what is read key by key. A copy has them apart. */
+/* Whether a token's KV heads lie side by side in what is read key by key. A copy has them
+   apart. */
 static int santa__is_token_major(const santa_problem *p) {
     return !santa__is_copied(&p->o) && santa__abs(p->a.k.stride[2]) < santa__abs(p->a.k.stride[1]);
 }
@@ -4173,15 +4224,16 @@ static int santa__meets_ranks(const santa_options *o) {
     return santa__has_ranks(o) && !santa__has_traits(o, SANTA_EXACT);
 }
 
-/* What ranks tell each other of a query: the largest score, the mass relative to its exp or NaN. flash:
-   also of its first and last tile, which are below 0 where there are no keys. top-p, and top-k of many:
-   of the keys by 8 bits of their scores, mass relative to the same exp and count. */
+/* What ranks tell each other of a query: the largest score, the mass relative to its exp or
+   NaN. flash: also of its first and last tile, which are below 0 where there are no keys.
+   top-p, and top-k of many: of the keys by 8 bits of their scores, mass relative to the same
+   exp and count. */
 typedef struct santa__rank_mass { double max, total; } santa__rank_mass;
 typedef struct santa__rank_tiles { santa__rank_mass mass[2]; int64_t tile[2]; } santa__rank_tiles;
 typedef struct santa__rank_bins { double sum[256]; int32_t count[256]; } santa__rank_bins;
 
-/* How many scores each rank sends in their place: the top of them here. So many are fewer bytes, and one
-   exchange instead of four. */
+/* How many scores each rank sends in their place: the top of them here. So many are fewer
+   bytes, and one exchange instead of four. */
 enum { SANTA__BEST = 2048 };
 static int64_t santa__num_best(const santa_options *o) {
     const int64_t most = o->method == SANTA_TOP_K ? o->num_samples
@@ -4199,18 +4251,19 @@ static uint64_t santa__sums_bytes(const santa_problem *p) {
            + (p->o.vattention.guarantee == SANTA_GUARANTEE_FULL ? 8 * (uint64_t)p->head_dim_v : 0);
 }
 
-/* Random words that ranks try together, a bit for each says whether it names a key of theirs. */
+/* Random words that ranks try together, a bit for each says whether it names a key of
+   theirs. */
 enum { SANTA__TRIES = 32768 };
 
-/* From a copy of K: of its keys, those read exactly, and the variance to expect times that mass; then of
-   keys read exactly or drawn, and the sums over the latter. */
+/* From a copy of K: of its keys, those read exactly, and the variance to expect times that
+   mass; then of keys read exactly or drawn, and the sums over the latter. */
 typedef struct santa__rank_copied { santa__rank_mass copied; double fixed_max, fixed, spread; }
     santa__rank_copied;
 typedef struct santa__rank_drawn { santa__rank_mass state; double drawn, weight, square; }
     santa__rank_drawn;
 
-/* How many masses of a head each rank sends that may be rescued; of top-k scores, of the keys that it
-   would take. */
+/* How many masses of a head each rank sends that may be rescued; of top-k scores, of the keys
+   that it would take. */
 static int64_t santa__num_rescued(const santa_options *o) {
     if (santa__is_copied(o) && santa__selects(o)) return o->num_samples;
     return santa__is_copied(o) && o->proxy.rescue_above < 1e300
@@ -4239,14 +4292,15 @@ static uint64_t santa__most_bytes(const santa_problem *p) {
     return most;
 }
 
-/* What a call over ranks has behind its other workspaces: messages on a span of jobs, of this rank and of
-   all, a count likewise, the best scores of all, what follows for each query, and a head's numerators;
-   results of this rank and of all. */
+/* What a call over ranks has behind its other workspaces: messages on a span of jobs, of this
+   rank and of all, a count likewise, the best scores of all, what follows for each query, and a
+   head's numerators; results of this rank and of all. */
 typedef struct santa__meeting {
     uint64_t message, messages, count, counts, best, met, sums, part, all_parts, acc, total;
 } santa__meeting;
 
-/* Whether a row's heads draw the same keys, so that the sure ones take up what all ranks miss. */
+/* Whether a row's heads draw the same keys, so that the sure ones take up what all ranks
+   miss. */
 static int santa__has_sure(const santa_options *o) { return santa__has_traits(o, SANTA_SHARES_ROWS); }
 
 /* Weighted sums over rows of V that tell a result's std_error, and doubles of them all, see
@@ -4260,8 +4314,8 @@ static int64_t santa__error_doubles(const santa_options *o, int64_t dv) {
     return santa__error_sets(o) > 0 ? 2 + santa__error_sets(o) * (dv + 2) : 0;
 }
 
-/* Floats of a rank's results: out and lse, vAttention's largest score, what santa__gather_parts says,
-   and, from an even one on, doubles for std_error. */
+/* Floats of a rank's results: out and lse, vAttention's largest score, what santa__gather_parts
+   says, and, from an even one on, doubles for std_error. */
 static uint64_t santa__result_floats(const santa_problem *p) {
     const uint64_t dv = (uint64_t)p->head_dim_v;
     return santa__mul(santa__mul((uint64_t)p->batch, santa__mul((uint64_t)p->q_len, (uint64_t)p->heads)),
@@ -4308,8 +4362,8 @@ static santa__meeting santa__meeting_of(const santa_problem *p) {
     return m;
 }
 
-/* Number of this rank's first key: samplers over ranks count keys from the context's start, so that
-   blocks and tiles lie as in one process. */
+/* Number of this rank's first key: samplers over ranks count keys from the context's start, so
+   that blocks and tiles lie as in one process. */
 static int64_t santa__origin(const santa_problem *p) {
     const int has_blocks = santa__is_copied(&p->o);              /* which lie as in this rank's copy */
     return santa__meets_ranks(&p->o) && p->a.context_lens && !has_blocks ? p->a.first_key : 0;
@@ -4367,9 +4421,9 @@ static int64_t santa__rows_together(const santa_problem *p) {
 
 /* ------------------------------------------------------------ >>rows */
 
-/* The rows of one sequence in K or V, at: where the KV head begins in a row. first: number of the
-   first row, see santa__origin. Strides in bytes. scales: of the same rows, data NULL = none;
-   scale_base: where those of the sequence and KV head begin. */
+/* The rows of one sequence in K or V, at: where the KV head begins in a row. first: number of
+   the first row, see santa__origin. Strides in bytes. scales: of the same rows, data NULL =
+   none; scale_base: where those of the sequence and KV head begin. */
 typedef struct santa__rows {
     const char *base, *scale_base;
     int64_t at, first;
@@ -4445,8 +4499,9 @@ static float santa__value(const santa__rows *r, const char *row, int64_t c) {
                                  : santa__load(r->dtype, row + r->at + c * r->feature);
 }
 
-/* Feature c of n <= SANTA_BLOCK rows, of a type without blocks. Where features lie apart each is a line
-   of memory of its own: those of the next one that is wanted are on their way meanwhile. */
+/* Feature c of n <= SANTA_BLOCK rows, of a type without blocks. Where features lie apart each
+   is a line of memory of its own: those of the next one that is wanted are on their way
+   meanwhile. */
 static void santa__load_column(const santa__rows *r, const santa__kernels *kernel, const char *const *row,
                                int n, int64_t c, int64_t next, float *f) {
     char raw[4 * SANTA_BLOCK];
@@ -4472,7 +4527,8 @@ static float santa__row_scale(const santa__rows *r, int64_t j) {
     return santa__load(t->dtype, r->scale_base + santa__bytes(t->dtype, at));
 }
 
-/* Numbers of n <= SANTA_BLOCK keys times the scales of their rows, of some queries; to may be x. */
+/* Numbers of n <= SANTA_BLOCK keys times the scales of their rows, of some queries; to may be
+   x. */
 static void santa__scale_keys(const santa__rows *r, santa__keys keys, int n, int64_t queries,
                               const float *x, int64_t x_stride, float *to, int64_t stride) {
     enum { STEP = 8 };                                                /* which compilers make vectors of */
@@ -4526,8 +4582,8 @@ static char *santa__proxy_block(const santa_attention *a, const santa__format *f
     return (char *)a->proxy + ((at * a->k.shape[2] + kv_head) * f->blocks + j / f->keys) * f->bytes;
 }
 
-/* x as int8 times what is returned; NaN, and zeros, if a number is not finite. n is a multiple of 8:
-   compilers make vectors of eights. */
+/* x as int8 times what is returned; NaN, and zeros, if a number is not finite. n is a multiple
+   of 8: compilers make vectors of eights. */
 static float santa__round_to_bytes(const float *x, int64_t n, char *code) {
     float most[8] = {0.0f}, top = 0.0f, unit;
     int64_t c;
@@ -4833,7 +4889,8 @@ static void santa__score_rows(const santa__job *j, int64_t span, const char *con
         return;
     }
     for (h = 0; h < span; h++, j++, s += s_step) {
-        /* the layout decides, not how many keys there are: a score has the same bits beside others */
+        /* the layout decides, not how many keys there are: a score has the same bits beside
+           others */
         if (j->k.row == santa__bytes(j->k.dtype, 1) && !santa__is_adjacent(&j->k)
             && (!j->k.table || j->k.page_size % SANTA_BLOCK == 0) && santa__is_columns(&j->k, row, n))
             santa__dot_columns(j, row[0] + j->k.at, n, x0, queries, s, s_stride);
@@ -4889,8 +4946,8 @@ static int64_t santa__part_from(const santa__job *j, int part, int64_t first) {
 static int64_t santa__part_to(const santa__job *j, int part) { return part ? j->end : j->gap; }
 
 /* Scores of block b (keys b * block ..) for all queries of a span of jobs, in their lanes, the
-   rest of the block masked: query x of job h in its scores + x * s_stride + at. Of the keys before a
-   gap where parts has 1, of those behind it where it has 2. */
+   rest of the block masked: query x of job h in its scores + x * s_stride + at. Of the keys
+   before a gap where parts has 1, of those behind it where it has 2. */
 static void santa__score_block(const santa__job *j, int64_t span, int64_t block, int64_t b, int parts,
                                int64_t s_stride, int64_t at) {
     const int64_t first = b * block;
@@ -4953,8 +5010,8 @@ static void santa__join_max(float *m, float max, float *keep, float *add) {
     }
 }
 
-/* Prefix and total from the block masses. Returns 1 if a block's mass is NaN. Of a context over ranks
-   the prefix counts from where its first key is. */
+/* Prefix and total from the block masses. Returns 1 if a block's mass is NaN. Of a context over
+   ranks the prefix counts from where its first key is. */
 static int santa__prefix(santa__mass *x) {
     float scale[SANTA_BLOCK], m = x->share ? x->share->m : SANTA__MASKED;
     double total = x->share ? x->share->before : 0.0;
@@ -5060,7 +5117,8 @@ static int32_t santa__walk_draw(const santa__walk *w, const santa__mass *x, doub
 }
 
 /* What one query picked: keys in ascending order, each once, how often it was drawn, and its
-   weight. v, k: NULL, or the rows that will be read, to be sent for as soon as they are drawn. */
+   weight. v, k: NULL, or the rows that will be read, to be sent for as soon as they are
+   drawn. */
 typedef struct santa__picks {
     int32_t *index, *count;
     float *weight;
@@ -5172,8 +5230,8 @@ static int64_t santa__positions_below(const santa__positions *m, double end, int
     return santa__positions_search(m, end, n * m->combs, from);
 }
 
-/* Of how many of them the mass before x, or up to its end, is the place: all of them at the end of the
-   last rank. */
+/* Of how many of them the mass before x, or up to its end, is the place: all of them at the end
+   of the last rank. */
 static int64_t santa__positions_before(const santa__positions *m, const santa__mass *x, double edge) {
     return edge < x->total ? santa__positions_below(m, edge, 0) : m->s;
 }
@@ -5302,8 +5360,8 @@ static int64_t santa__tile_end(const santa__mass *x, int64_t b, int64_t tile, in
     return end;
 }
 
-/* The same of a context over ranks: *share is NULL, or that of a tile which other ranks may have keys of,
-   and which has mass if any of them has. */
+/* The same of a context over ranks: *share is NULL, or that of a tile which other ranks may
+   have keys of, and which has mass if any of them has. */
 static int64_t santa__shared_tile_end(const santa__mass *x, int64_t b, int64_t tile,
                                       const santa__share **share, int *mass) {
     const int64_t end = santa__tile_end(x, b, tile, mass);
@@ -5322,7 +5380,8 @@ static santa__mass santa__mass_part(const santa__mass *x, int64_t from, int64_t 
 
 /* Every tile by itself: the comb over its own mass, rows weighted by the tile's share. Only
    tiles with mass have a share of the budget. A tile far below the others would drown in their
-   prefix, so each has a prefix of its own. Of a tile over ranks each draws what falls on its keys. */
+   prefix, so each has a prefix of its own. Of a tile over ranks each draws what falls on its
+   keys. */
 static void santa__draw_flash(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l,
                               santa_stats *stats) {
     const double total = x->total;
@@ -5366,7 +5425,8 @@ static void santa__draw_flash(const santa_options *o, santa__mass *x, santa__rng
     }
 }
 
-/* Sizes of the keys of block b: the largest of their shares in some heads. Returns their sum. */
+/* Sizes of the keys of block b: the largest of their shares in some heads. Returns their
+   sum. */
 static float santa__block_sizes(const santa__mass *x, int64_t heads, int64_t b, float *size) {
     const float *u[SANTA__SLICE], *unit[SANTA__SLICE];
     float sum = 0.0f;
@@ -5408,8 +5468,8 @@ static void santa__size_blocks(santa__mass *x, int64_t heads, int64_t num_sample
 
 /* Draws keys for some heads together, of which key j is one with probability min(1, num_samples
    max_h p_hj): the first tooth of a comb of step 1 in its interval of that length takes it, so
-   only blocks with teeth are looked into again. x: the heads, with units, and what they draw by in the
-   first one's prefix. Head h's weights go to l->weight + h * stride. */
+   only blocks with teeth are looked into again. x: the heads, with units, and what they draw by
+   in the first one's prefix. Head h's weights go to l->weight + h * stride. */
 static void santa__draw_sized(santa__mass *x, int64_t heads, santa__rng *rng, santa__picks *l,
                               int64_t stride) {
     float size[SANTA_BLOCK];
@@ -5455,9 +5515,10 @@ static void santa__draw_shared(santa__mass *x, int64_t heads, int64_t num_sample
     santa__draw_sized(x, heads, rng, l, stride);
 }
 
-/* A head's weights add up to 1 on average. What is missing this time, or too much, the sure keys
-   take up in proportion: they are the same in every draw, so that the result stays unbiased, and
-   the mean of V, where it has one, costs no error. Not where they hold too little to know it. */
+/* A head's weights add up to 1 on average. What is missing this time, or too much, the sure
+   keys take up in proportion: they are the same in every draw, so that the result stays
+   unbiased, and the mean of V, where it has one, costs no error. Not where they hold too little
+   to know it. */
 #define SANTA__ANCHOR 0.25
 static void santa__anchor(santa__mass *x, const float *chance, const santa__picks *l, float *weight) {
     double sum = 0.0;
@@ -5494,8 +5555,8 @@ static float santa__unsortable(uint32_t u) {
 }
 
 /* The top of s[0..n) without sorting, by radix: everything above *threshold and the first *ties
-   equal to it. want counts keys, or mass relative to exp(m) when by_mass. Leaves out what is below
-   floor, as are masked scores. */
+   equal to it. want counts keys, or mass relative to exp(m) when by_mass. Leaves out what is
+   below floor, as are masked scores. */
 static void santa__radix(const float *s, int64_t n, float floor, double want, int by_mass, float m,
                          uint32_t *threshold, int64_t *ties) {
     uint32_t value = 0, mask = 0;
@@ -5537,8 +5598,8 @@ static void santa__radix(const float *s, int64_t n, float floor, double want, in
 /* Keys in santa__select's list, and those that it guesses from, at most. */
 enum { SANTA__NEAR = 4096, SANTA__GUESSED_FROM = 2048 };
 
-/* From i on, a multiple of 8, the first eight scores that are not all below the floor, or the last
-   few. tops: NULL, or the largest score of each block. Compilers make vectors of it. */
+/* From i on, a multiple of 8, the first eight scores that are not all below the floor, or the
+   last few. tops: NULL, or the largest score of each block. Compilers make vectors of it. */
 static int64_t santa__eight(const float *s, int64_t i, int64_t n, const float *tops, float floor) {
     int any, k;
     for (; i + 8 <= n; i += 8) {
@@ -5552,8 +5613,8 @@ static int64_t santa__eight(const float *s, int64_t i, int64_t n, const float *t
 }
 
 /* How many scores reach the floor; as many of them as the list has room for, as keys, and one
-   more. Writes each of an eight, over the last one if that does not reach it: a jump for each would
-   be guessed wrong too often. */
+   more. Writes each of an eight, over the last one if that does not reach it: a jump for each
+   would be guessed wrong too often. */
 static int64_t santa__near(const float *s, int64_t n, const float *tops, float floor, uint32_t *list,
                            int64_t room) {
     int64_t i = 0, count = 0, end;
@@ -5587,8 +5648,8 @@ static void santa__rank(uint32_t *key, int64_t n, double want, uint32_t *thresho
     *ties = (int64_t)ceil(want);
 }
 
-/* A floor that `want` scores reach, most likely few more: as many tops of blocks do, or as it looks
-   from scores at equal distances, with four standard deviations to spare. */
+/* A floor that `want` scores reach, most likely few more: as many tops of blocks do, or as it
+   looks from scores at equal distances, with four standard deviations to spare. */
 static float santa__floor_of(const float *s, int64_t n, const float *tops, double want, uint32_t *list) {
     const int64_t blocks = n / SANTA_BLOCK, some = SANTA__MIN(n / 16, (int64_t)SANTA__GUESSED_FROM);
     uint32_t threshold = 0xffffffffu;
@@ -5606,8 +5667,8 @@ static float santa__floor_of(const float *s, int64_t n, const float *tops, doubl
                                     : SANTA__MAX(santa__unsortable(threshold), SANTA__MASK_LIMIT);
 }
 
-/* What santa__radix says, for a count of keys. Looks at the top alone, where it can tell how far
-   down that goes. The list is scratch, with room for SANTA__NEAR keys or for all. */
+/* What santa__radix says, for a count of keys. Looks at the top alone, where it can tell how
+   far down that goes. The list is scratch, with room for SANTA__NEAR keys or for all. */
 static void santa__select_in(const float *s, int64_t n, const float *tops, double want, uint32_t *list,
                              int64_t room, uint32_t *threshold, int64_t *ties) {
     float floor = n < 1024 ? SANTA__MASK_LIMIT : santa__floor_of(s, n, tops, want, list);
@@ -5627,7 +5688,8 @@ static void santa__select(const float *s, int64_t n, const float *tops, double w
     santa__select_in(s, n, tops, want, list, SANTA__NEAR, threshold, ties);
 }
 
-/* The first score from i on that santa__select chose, or n. In ascending order: ties counts down. */
+/* The first score from i on that santa__select chose, or n. In ascending order: ties counts
+   down. */
 static int64_t santa__next(const float *s, int64_t i, int64_t n, const float *tops, uint32_t threshold,
                            int64_t *ties) {
     const float least = santa__unsortable(threshold), floor = SANTA__MAX(least, SANTA__MASK_LIMIT);
@@ -5639,8 +5701,8 @@ static int64_t santa__next(const float *s, int64_t i, int64_t n, const float *to
     return n;
 }
 
-/* Softmax over the selected scores; s[0] belongs to key first. all: NULL, or the mass that other ranks
-   have selected is in it, too. */
+/* Softmax over the selected scores; s[0] belongs to key first. all: NULL, or the mass that
+   other ranks have selected is in it, too. */
 static void santa__pick_selected(const float *s, int64_t n, const float *tops, int64_t first,
                                  uint32_t threshold, int64_t ties, float m, const double *all,
                                  santa__picks *l) {
@@ -5801,8 +5863,8 @@ static void santa__add_values(const santa__rows *v, const santa__kernels *kernel
     }
 }
 
-/* The same for keys side by side, as in feature-major V: a feature of n keys is a row, the weights are the
-   queries to score it with. */
+/* The same for keys side by side, as in feature-major V: a feature of n keys is a row, the
+   weights are the queries to score it with. */
 static void santa__add_columns(const santa__rows *v, const santa__kernels *kernel, const char *key,
                                santa__keys keys, int n, const float *w, int64_t w_stride, int64_t queries,
                                const float *keep, const float *add, float *acc, int64_t acc_stride) {
@@ -5936,9 +5998,9 @@ static void santa__attend(const santa__job *j, santa__keys keys, int n, int quer
     if (moments == SANTA__MOMENTS) santa__add_squares(j, keys, n, queries, u, keep, add, s);
 }
 
-/* So many keys, index[0 ..] or those from first on, join the states of all heads of the row that
-   begins with query x0: head g's lies g * stride bytes behind state. bias: NULL, or what each
-   key's scores are raised by. */
+/* So many keys, index[0 ..] or those from first on, join the states of all heads of the row
+   that begins with query x0: head g's lies g * stride bytes behind state. bias: NULL, or what
+   each key's scores are raised by. */
 static void santa__attend_raised(const santa__job *j, int64_t x0, const int32_t *index, const float *bias,
                                  int64_t first, int64_t count, santa__state *state, size_t stride,
                                  int moments) {
@@ -6153,7 +6215,8 @@ static int64_t santa__part_end(const santa__range *r, int part, int64_t last) {
     return SANTA__MIN(last, part ? r->end : r->gap);
 }
 
-/* One part of a block for one job: weights, then V. Queries that see the same keys go together. */
+/* One part of a block for one job: weights, then V. Queries that see the same keys go
+   together. */
 static void santa__dense_part(const santa__job *j, int64_t b, santa__state *s, int part) {
     const int64_t first = b * SANTA_BLOCK, last = first + SANTA_BLOCK;
     int64_t x = 0, from, to;
@@ -6325,9 +6388,10 @@ static void santa__add_to_set(double *set, double weight, const float *row, int6
     for (c = 0; c < dv; c++) set[2 + c] += weight * (double)row[c];
 }
 
-/* What santa__std_error knows of the draws of one rank, for santa__join_errors: the share, a sum of
-   squares, and sets of a weight, the sum of weight |v|^2 and that of weight v. iid: of all draws, by their
-   counts. Combs: of each one. Else the sum over neighbours here, and the first and the last row. */
+/* What santa__std_error knows of the draws of one rank, for santa__join_errors: the share, a
+   sum of squares, and sets of a weight, the sum of weight |v|^2 and that of weight v. iid: of
+   all draws, by their counts. Combs: of each one. Else the sum over neighbours here, and the
+   first and the last row. */
 static void santa__error_part(const santa__job *j, int64_t x, const santa__picks *l, double share) {
     const int64_t dv = j->v.dim, combs = j->o->num_combs;
     double *e = j->errors + santa__slot(j, x) * santa__error_doubles(j->o, dv), *set = e + 2;
@@ -6458,8 +6522,8 @@ static void santa__pick_and_gather(santa__job *j, int64_t span, int64_t from, in
 /* ------------------------------------------------------------ >>sizes */
 
 /* Estimate of sqrt(E|out - exact|^2) for one head: each key but the sure ones differs from the
-   others' mean of w v, as in a sample without replacement (Deville's form of Hajek's). Where the
-   sure keys take up what is missing, v counts from their mean. */
+   others' mean of w v, as in a sample without replacement (Deville's form of Hajek's). Where
+   the sure keys take up what is missing, v counts from their mean. */
 SANTA__ONCE
 static float santa__sizes_error(const santa__job *j, const santa__mass *x, const santa__picks *l,
                                 const float *weight, double share) {
@@ -6519,8 +6583,8 @@ static void santa__masses_of_row(const santa__job *j, int64_t row, santa__mass *
     }
 }
 
-/* Results of `group` heads from query x0 on from the rows that all of them share. sure: NULL, or where
-   their sums go instead, for santa__join_ranks. */
+/* Results of `group` heads from query x0 on from the rows that all of them share. sure: NULL,
+   or where their sums go instead, for santa__join_ranks. */
 static void santa__gather_shared(const santa__job *j, int64_t x0, int64_t group, const santa__mass *mass,
                                  const santa__picks *l, float *sure) {
     const int64_t dv = j->v.dim, stride = j->plan->capacity;
@@ -6619,8 +6683,8 @@ static int64_t santa__part_sure(float *chance, int64_t heads, int64_t stride, sa
     return open;
 }
 
-/* What these heads have from this rank's rows: the sure ones' sums by themselves, with their weights' sum
-   and that of all. */
+/* What these heads have from this rank's rows: the sure ones' sums by themselves, with their
+   weights' sum and that of all. */
 static void santa__gather_parts(const santa__job *j, int64_t x0, int64_t heads, santa__mass *mass,
                                 santa__picks *l) {
     const int64_t stride = j->plan->capacity, open = santa__part_sure(mass->chance, heads, stride, l);
@@ -6673,9 +6737,9 @@ static santa__part_of santa__copied_keys(const santa__job *j, const santa__range
     return part;
 }
 
-/* Scores of the keys from .. to - 1 of block b (keys b * SANTA_BLOCK ..) for queries x0 .., by the
-   copy: s[(x - x0) * s_stride + i], and the squared gains of its keys; the rest of the block is
-   masked. */
+/* Scores of the keys from .. to - 1 of block b (keys b * SANTA_BLOCK ..) for queries x0 .., by
+   the copy: s[(x - x0) * s_stride + i], and the squared gains of its keys; the rest of the
+   block is masked. */
 static void santa__copied_scores(const santa__job *j, int64_t b, int64_t from, int64_t to, int64_t x0,
                                  int64_t queries, float *s, int64_t s_stride, float *squares) {
     const santa__format *f = &j->plan->format;
@@ -6781,7 +6845,8 @@ static void santa__copied_blocks(santa__job *j, int64_t span, int64_t from, int6
     }
 }
 
-/* What stats tells of the guards, in whole millionths, which add up to the same in any order. */
+/* What stats tells of the guards, in whole millionths, which add up to the same in any
+   order. */
 static void santa__count_guards(santa__tally *tally, const santa__copied_head *x) {
     tally->heads++;
     tally->expected += (int64_t)(SANTA__MIN(x->expected, 1e6) * 1e6);
@@ -6823,8 +6888,8 @@ static void santa__copied_shares(const santa__job *j, santa__mass *m, float fixe
     if (!santa__selects(j->o)) santa__mass_units(m, is_rounded);
 }
 
-/* Sum of (noise |q| gain)^2 over the copy's keys, by their masses: shares if there are units, else
-   relative to exp(m). */
+/* Sum of (noise |q| gain)^2 over the copy's keys, by their masses: shares if there are units,
+   else relative to exp(m). */
 static double santa__copied_spread(const santa__job *j, int64_t x, const santa__mass *m, int has_units) {
     const int64_t skip = m->first - j->begin / SANTA_BLOCK;
     const float *spread = SANTA__PART(float, j, spread) + x * j->plan->blocks + skip;
@@ -6838,9 +6903,10 @@ static double santa__copied_spread(const santa__job *j, int64_t x, const santa__
     return sum * j->plan->format.noise * santa__square_sum(j->q + x * j->plan->d_pad, j->k.dim);
 }
 
-/* The variance of a head's log weights to expect from the copy's own error: the mean v of (noise
-   |q| gain)^2 over the copy's keys, by their masses, times their share beside the keys read
-   exactly. Where these hide the copy's, its mass may well be exp(v / 2) times what it seems. */
+/* The variance of a head's log weights to expect from the copy's own error: the mean v of
+   (noise |q| gain)^2 over the copy's keys, by their masses, times their share beside the keys
+   read exactly. Where these hide the copy's, its mass may well be exp(v / 2) times what it
+   seems. */
 static double santa__expected_variance(const santa__mass *m, double sum) {
     double grown;
     grown = m->total * exp(SANTA__MIN(0.5 * sum * (1.0 + m->rest / m->total), 300.0));
@@ -6855,9 +6921,9 @@ SANTA__NOINLINE static float santa__largest(const float *u) {
     return top;
 }
 
-/* Exact scores s[0 .. n) take the place of the copy's for keys of one block: index[0 .. n). u, max
-   and sum of the block follow; max also down, or a key that was far overrated would hide all
-   others. */
+/* Exact scores s[0 .. n) take the place of the copy's for keys of one block: index[0 .. n). u,
+   max and sum of the block follow; max also down, or a key that was far overrated would hide
+   all others. */
 static void santa__mend_block(const int32_t *index, const float *s, int n, float *u, float *max,
                               float *sum) {
     float m = *max, best = SANTA__MASKED, left, top, total = 0.0f, scale;
@@ -6883,8 +6949,8 @@ static void santa__mend_block(const int32_t *index, const float *s, int n, float
     *sum = total;
 }
 
-/* The keys of a head's largest masses and others, ascending; how many. The largest of a block is its
-   unit, so that few blocks need a look. */
+/* The keys of a head's largest masses and others, ascending; how many. The largest of a block
+   is its unit, so that few blocks need a look. */
 static int64_t santa__likely(const santa__mass *m, const float *u, int64_t want, float *p, int32_t *index) {
     float least = 0.0f;
     uint32_t threshold = 0;
@@ -6904,8 +6970,8 @@ static int64_t santa__likely(const santa__mass *m, const float *u, int64_t want,
     return found;
 }
 
-/* The head's likeliest keys get exact scores: those of the largest masses here, or those that all ranks
-   chose. Returns how many. */
+/* The head's likeliest keys get exact scores: those of the largest masses here, or those that
+   all ranks chose. Returns how many. */
 static int64_t santa__rescue(const santa__job *j, int64_t x, const santa__mass *m,
                              const santa__copied_head *head) {
     const int64_t skip = m->first - j->begin / SANTA_BLOCK;
@@ -6993,9 +7059,9 @@ static void santa__attend_drawn(const santa__job *j, int64_t x0, int64_t heads, 
     }
 }
 
-/* Variance of the log weights that the drawn keys show, as if these were normal. If they hold far
-   less than the copy says, they hide others, which were not drawn: their scores are then off by
-   two standard deviations. */
+/* Variance of the log weights that the drawn keys show, as if these were normal. If they hold
+   far less than the copy says, they hide others, which were not drawn: their scores are then
+   off by two standard deviations. */
 static double santa__found_variance(const santa__copied_head *x) {
     const double spread = x->weight > 0.0 ? x->square * x->drawn / (x->weight * x->weight) : 1.0,
                  found = spread > 1.0 ? log(spread) : 0.0,
@@ -7003,8 +7069,8 @@ static double santa__found_variance(const santa__copied_head *x) {
     return over > 2.0 && x->drawn > 0.1 ? SANTA__MAX(found, 0.25 * over * over) : found;
 }
 
-/* What turns a head's sums into attention. The mass of what was not drawn is known from the copy:
-   Z^ + sum of exp(s) / pi - exp(s^) / pi over the drawn ones. */
+/* What turns a head's sums into attention. The mass of what was not drawn is known from the
+   copy: Z^ + sum of exp(s) / pi - exp(s^) / pi over the drawn ones. */
 SANTA__ONCE
 static void santa__copied_scale(const santa__job *j, int64_t x, const santa__mass *m, float max, double sum,
                                 santa__copied_head *head) {
@@ -7017,8 +7083,8 @@ static void santa__copied_scale(const santa__job *j, int64_t x, const santa__mas
     head->scale = sum > 0.0 ? share * (double)j->p->v_scale / sum : 0.0;
 }
 
-/* Estimate of sqrt(E|out - exact|^2) for one of `heads` heads that drew together: the larger of two
-   formulas. From the drawn keys, as if each came by itself: it is 0 where nothing light was
+/* Estimate of sqrt(E|out - exact|^2) for one of `heads` heads that drew together: the larger of
+   two formulas. From the drawn keys, as if each came by itself: it is 0 where nothing light was
    drawn. From the copy: the sum of p^^2 (1 / pi - 1) over all keys, times the mean square
    distance of the light rows drawn, moved towards that of all rows by four of these. */
 static float santa__copied_error(const santa__job *j, int64_t h, int64_t heads, const santa__mass *mass,
@@ -7057,8 +7123,8 @@ static float santa__copied_error(const santa__job *j, int64_t h, int64_t heads, 
     return (float)(sqrt(SANTA__MAX(seen / (whole * whole), bracket * light)) * x->scale * x->state.d);
 }
 
-/* A head once more, with exact scores: as its method does it without a copy, pps as in a group of
-   one. First its masses. */
+/* A head once more, with exact scores: as its method does it without a copy, pps as in a group
+   of one. First its masses. */
 SANTA__ONCE
 static santa__mass santa__redo_scores(const santa__job *j, int64_t x) {
     const santa__range *r = santa__range_of(j, x);
@@ -7161,8 +7227,8 @@ static void santa__draw_copied(santa__job *j, int64_t x0, int64_t h, int64_t hea
     if (!santa__has_ranks(j->o)) santa__finish_copied(j, x0, h, heads, mass, &l, head);
 }
 
-/* A rounded stash of the copy: sixteenths of an octave in a byte, down to 2^-16. Never to 0: a key
-   that cannot be drawn is missing, but any other chance is made up for by its weight. */
+/* A rounded stash of the copy: sixteenths of an octave in a byte, down to 2^-16. Never to 0: a
+   key that cannot be drawn is missing, but any other chance is made up for by its weight. */
 static void santa__round_octaves(float *u, int64_t n) {
     const double step = 0.6931471805599453 / 16.0;
     float rounded[255];                             /* what a code stands for */
@@ -7490,10 +7556,10 @@ typedef struct santa__va {
     int64_t looked;             /* rows of K that the oracle read */
     int64_t read, sampled;      /* keys that joined a set, the sample */
     int moments;                /* of the sample */
-    /* Over ranks lo, mid, looked, read and sampled are this rank's, all else is of all: keys of the row,
-       heavy ones of a head, positions of the middle and those before lo, sizes of the samples; positions
-       that are free and to be drawn, the next word; words without a key, by what was expected of them;
-       and what the ranks say and learn. */
+    /* Over ranks lo, mid, looked, read and sampled are this rank's, all else is of all: keys of
+       the row, heavy ones of a head, positions of the middle and those before lo, sizes of the
+       samples; positions that are free and to be drawn, the next word; words without a key, by
+       what was expected of them; and what the ranks say and learn. */
     int64_t all, heavy, all_mid, before, base, budget, free, left, tries;
     santa__rng rng;
     uint64_t at;
@@ -7525,8 +7591,8 @@ static santa__va santa__va_make(const santa__job *j) {
     return x;
 }
 
-/* Where the sinks end and the local window begins in a row of `all` keys, of which those from offset on
-   are here. */
+/* Where the sinks end and the local window begins in a row of `all` keys, of which those from
+   offset on are here. */
 static void santa__va_place(santa__va *x, int64_t offset, int64_t all) {
     const santa_vattention_options *v = &x->j->o->vattention;
     const int64_t n = x->j->end - x->j->begin, sinks = SANTA__MIN(v->sink_tokens, all),
@@ -7634,7 +7700,8 @@ static int64_t santa__va_predict(santa__va *x, int64_t g, int64_t want) {
     return santa__va_mark(x, x->list, SANTA__MIN(count, want));
 }
 
-/* The same by the exact oracle, from the scores of the middle. Over ranks the choice is made. */
+/* The same by the exact oracle, from the scores of the middle. Over ranks the choice is
+   made. */
 static int64_t santa__va_best(santa__va *x, int64_t g, int64_t want) {
     const float *s = x->j->scores + g * x->j->plan->score_stride;
     uint32_t threshold;
@@ -7672,8 +7739,8 @@ static void santa__va_scores(santa__va *x) {
                      (int)SANTA__MIN(x->mid - i, (int64_t)SANTA_BLOCK), 0, j->group, j->scores + i, stride);
 }
 
-/* Sinks, heavy tokens and the local window, over ranks after the scores; returns how many keys these
-   are. */
+/* Sinks, heavy tokens and the local window, over ranks after the scores; returns how many keys
+   these are. */
 SANTA__ONCE
 static int64_t santa__va_add_fixed(santa__va *x, int64_t heavy) {
     const santa__job *j = x->j;
@@ -7799,7 +7866,8 @@ static void santa__va_audit(const santa__va *x, santa_audit *audit, int64_t budg
     if (audit->num_base == 0) audit->needed = budget;
 }
 
-/* The same where the largest score of all that was read is m: that of the base sample may be smaller. */
+/* The same where the largest score of all that was read is m: that of the base sample may be
+   smaller. */
 static void santa__va_rescale_audit(santa_audit *audit, double m) {
     const double f = exp(audit->max_score - m);
     audit->sigma *= f; audit->denominator *= f; audit->norm *= f; audit->trace *= f * f;
@@ -7957,7 +8025,8 @@ static int64_t santa__lower_bound(const int32_t *x, int64_t n, int64_t key) {
     return from;
 }
 
-/* The far keys of each bucket; how many in all. What a stale index says beyond them is not used. */
+/* The far keys of each bucket; how many in all. What a stale index says beyond them is not
+   used. */
 static int64_t santa__find_buckets(const santa__index *x, santa__part_of part, santa__bucket *bucket) {
     int64_t c, all = 0;
     for (c = 0; c < x->buckets; c++) {
@@ -7979,7 +8048,8 @@ static int64_t santa__find_buckets(const santa__index *x, santa__part_of part, s
 
 /* SANTA_SAAP: keys that a router picks by bucket, see >>saap. */
 
-/* The num_probes buckets of the largest sum of shares over the group; the sums go behind the shares. */
+/* The num_probes buckets of the largest sum of shares over the group; the sums go behind the
+   shares. */
 static void santa__probe(const santa__job *j, float *share, int64_t stride, santa__bucket *bucket) {
     const int64_t n = j->p->a.buckets->num_buckets;
     float *sum = share + j->group * stride;
@@ -7994,8 +8064,8 @@ static void santa__probe(const santa__job *j, float *share, int64_t stride, sant
     for (c = -1; (c = santa__next(sum, c + 1, n, NULL, threshold, &ties)) < n;) bucket[c].is_read = 1;
 }
 
-/* Chances of the keys of buckets that are not read, which add up to num_samples: bucket[c].size, 1
-   and is_read where they would be more. */
+/* Chances of the keys of buckets that are not read, which add up to num_samples:
+   bucket[c].size, 1 and is_read where they would be more. */
 static void santa__chances(const santa__job *j, const float *share, int64_t stride, santa__bucket *bucket) {
     const int64_t n = j->p->a.buckets->num_buckets;
     const double even = j->o->saap.uniform_share;
@@ -8042,8 +8112,8 @@ static int santa__are_far(santa__part_of part, const int32_t *key, int64_t n) {
     return all;
 }
 
-/* One comb over the keys of the buckets that are not read, bucket by bucket: no key twice, as none
-   has a chance of more than the comb's step. */
+/* One comb over the keys of the buckets that are not read, bucket by bucket: no key twice, as
+   none has a chance of more than the comb's step. */
 static void santa__draw_buckets(const santa__job *j, const santa__index *x, const santa__bucket *bucket,
                                 santa__picks *l, float *chance) {
     santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, 0);
@@ -8073,9 +8143,10 @@ static void santa__draw_buckets(const santa__job *j, const santa__index *x, cons
     l->draws = l->rows;
 }
 
-/* Estimate of sqrt(E|out - exact|^2) of each head, as if each drawn key came by itself: (1 - pi) of
-   its weight squared times its row's distance to the result, which a sink draws towards 0. In
-   head[g].square, relative to the state's own m; scores once more, since m is known only now. */
+/* Estimate of sqrt(E|out - exact|^2) of each head, as if each drawn key came by itself: (1 -
+   pi) of its weight squared times its row's distance to the result, which a sink draws towards
+   0. In head[g].square, relative to the state's own m; scores once more, since m is known only
+   now. */
 SANTA__ONCE
 static void santa__routed_errors(const santa__job *j, const santa__picks *l, const float *chance,
                                  santa__copied_head *head) {
@@ -8314,7 +8385,8 @@ static void santa__end_routed(santa__job *j, int64_t span, int64_t from, int64_t
 
 /* ------------------------------------------------------------ >>listed */
 
-/* A caller's own keys, see >>lists: those of the list that the row sees, with logs of weights. */
+/* A caller's own keys, see >>lists: those of the list that the row sees, with logs of
+   weights. */
 static void santa__list_keys(santa__job *j, int64_t span, int64_t from, int64_t to) {
     const santa_attention *a = &j->p->a;
     const int64_t list = santa__key_list_of(a, j->batch, j->q_index, j->kv_head),
@@ -8980,8 +9052,8 @@ static int santa__tile_has_mass(const santa__said *x, int64_t r, int64_t tile, f
     return has;
 }
 
-/* Which tiles with mass a query has; inner: how many between the first and the last of each rank, so
-   far from each other. */
+/* Which tiles with mass a query has; inner: how many between the first and the last of each
+   rank, so far from each other. */
 static void santa__count_tiles(const santa__said *x, const int64_t *inner, int64_t apart, santa__met *met) {
     const float m = met->whole.m;
     int64_t r, last = -1;
@@ -9015,8 +9087,8 @@ static int santa__tell(santa__team *team, const void *mine, size_t bytes, void *
     return !team->has_failed;
 }
 
-/* What ranks tell each other of a span of jobs, a message for each query: where they lie here, and those
-   of all. */
+/* What ranks tell each other of a span of jobs, a message for each query: where they lie here,
+   and those of all. */
 static santa__said santa__said_make(const santa__call *call, int64_t n) {
     santa__said said;
     said.ranks = &call->p.o.ranks;
@@ -9077,8 +9149,8 @@ static void santa__meet_query(const santa__call *call, const santa__job *j, int6
         whole->bad ? santa__nan() : santa__lse(whole->m, whole->total, santa__sink(j, x), &keys_share);
 }
 
-/* Between scores and draws ranks tell each other the masses of a span of jobs, those of rows without
-   keys here included, and what else they need to draw as one process does. */
+/* Between scores and draws ranks tell each other the masses of a span of jobs, those of rows
+   without keys here included, and what else they need to draw as one process does. */
 SANTA__ONCE
 static void santa__meet(santa__team *team, santa__job *j, int64_t jobs) {
     static const santa__phase say = { santa__one_piece, santa__say_row, 0 };
@@ -9111,7 +9183,8 @@ static void santa__meet(santa__team *team, santa__job *j, int64_t jobs) {
     for (i = 0; i < jobs; i++) j[i].met = met + i * group;
 }
 
-/* Where the keys of each job, or of its heads where these draw apart, lie among those of all ranks. */
+/* Where the keys of each job, or of its heads where these draw apart, lie among those of all
+   ranks. */
 static void santa__meet_sizes(santa__team *team, int64_t apart) {
     const santa__meeting at = santa__meeting_of(&team->call->p);
     double *mine = (double *)(void *)(team->call->meeting + at.message),
@@ -9131,8 +9204,8 @@ static void santa__meet_sizes(santa__team *team, int64_t apart) {
         }
 }
 
-/* SANTA_PPS over ranks: masses make sizes, and those of the keys before it place a rank in the comb. A
-   rank without keys has nothing to score, but meets the others. */
+/* SANTA_PPS over ranks: masses make sizes, and those of the keys before it place a rank in the
+   comb. A rank without keys has nothing to score, but meets the others. */
 SANTA__ONCE
 static void santa__run_sizes(santa__team *team) {
     static const santa__phase size = { santa__one_piece, santa__size_row, 0 },
@@ -9167,8 +9240,8 @@ static void santa__meet_copies(santa__team *team) {
     }
 }
 
-/* The same of the copy, and what else tells whether heads are to be rescued. Returns how many are; of top-k
-   all that have keys, for which santa__meet_rescues makes the choice. */
+/* The same of the copy, and what else tells whether heads are to be rescued. Returns how many
+   are; of top-k all that have keys, for which santa__meet_rescues makes the choice. */
 static int64_t santa__meet_guards(santa__team *team) {
     const santa__call *call = team->call;
     const santa__meeting at = santa__meeting_of(&call->p);
@@ -9223,8 +9296,8 @@ static int64_t santa__meet_guards(santa__team *team) {
     return rescued;
 }
 
-/* Which keys of all ranks are rescued, or top-k's: each tells its largest masses, or scores. Of equal ones
-   those of the first ranks are. */
+/* Which keys of all ranks are rescued, or top-k's: each tells its largest masses, or scores. Of
+   equal ones those of the first ranks are. */
 static void santa__meet_rescues(santa__team *team, int64_t rescued) {
     const santa__call *call = team->call;
     const santa__meeting at = santa__meeting_of(&call->p);
@@ -9267,7 +9340,8 @@ static void santa__meet_rescues(santa__team *team, int64_t rescued) {
     }
 }
 
-/* What the drawn keys show: heads are done, or drawn again from exact scores. Returns how many are not. */
+/* What the drawn keys show: heads are done, or drawn again from exact scores. Returns how many
+   are not. */
 static int64_t santa__meet_drawn(santa__team *team) {
     const santa__call *call = team->call;
     const santa__meeting at = santa__meeting_of(&call->p);
@@ -9361,10 +9435,11 @@ static int santa__meets_often(const santa_options *o) {
 
 /* ------------------------------------------------------------ >>ranks-vattention */
 
-/* vAttention over ranks. The middle's positions count the keys of all ranks, whose parts of a row lie one
-   behind the other. Which of them are drawn depends on which are heavy, in any rank: all go through the
-   same random words, each tells which of these name free keys of its own, and where enough are drawn the
-   words end. What every rank knows is the same on all of them, and so are the steps they take. */
+/* vAttention over ranks. The middle's positions count the keys of all ranks, whose parts of a
+   row lie one behind the other. Which of them are drawn depends on which are heavy, in any
+   rank: all go through the same random words, each tells which of these name free keys of its
+   own, and where enough are drawn the words end. What every rank knows is the same on all of
+   them, and so are the steps they take. */
 
 static void santa__va_run(santa__team *team, void (*run)(santa__job *, int64_t, int64_t, int64_t)) {
     santa__phase phase;
@@ -9471,7 +9546,8 @@ static void santa__va_want(santa__va *x, int64_t count, int64_t free_ones) {
     memset(x->drawn, 0, (size_t)(x->mid / 64 + 1) * sizeof *x->drawn);
 }
 
-/* Words that a row should try next, in whole bytes of all ranks: a few more than it will need. */
+/* Words that a row should try next, in whole bytes of all ranks: a few more than it will
+   need. */
 static int64_t santa__va_tries(const santa__va *x) {
     const double each = (double)x->all_mid / (double)SANTA__MAX(x->free, 1),
                  words = (1.2 * (double)x->left + 64.0) * each;
@@ -9769,24 +9845,26 @@ static void santa__run_task(void *context, int64_t t) {
 
 /* ------------------------------------------------------------ >>prefill-code */
 
-/* Exact attention of many query rows: where K and V are read once for hundreds of queries it is the
-   products that take the time. A piece of work is some query rows of one KV head and all keys that they
-   see; 32 queries at a time lie side by side in a panel, each in a lane of its own from the scores to the
-   output, so that nothing is added up across lanes and a query's bits do not depend on the others'. Keys
-   come in blocks of 64, as floats in a tile. */
+/* Exact attention of many query rows: where K and V are read once for hundreds of queries it is
+   the products that take the time. A piece of work is some query rows of one KV head and all
+   keys that they see; 32 queries at a time lie side by side in a panel, each in a lane of its
+   own from the scores to the output, so that nothing is added up across lanes and a query's
+   bits do not depend on the others'. Keys come in blocks of 64, as floats in a tile. */
 typedef struct santa__prefill {
     santa__job j;
     santa__lane *lane;
     float *q, *out, *s, *m, *k, *v;
     double *d;
     int64_t panels, gap, gap_end;            /* no row at work sees the keys gap .. gap_end - 1 */
-    /* Whether q and k are in pairs of bf16; the weights and v. The latter are pairs of a key with an even
-       number and the next, whatever the tile begins with: a row of zeros stands in front of s and v. */
+    /* Whether q and k are in pairs of bf16; the weights and v. The latter are pairs of a key
+       with an even number and the next, whatever the tile begins with: a row of zeros stands in
+       front of s and v. */
     int     pairs_k, pairs_v;
     int64_t k_stride;                        /* of a key in its tile, in floats */
     const char *has_bad_value;               /* of each key in the tile: V has NaN or infinity */
-    /* of >>sparse: panels of one head each, from this one of the group on; where the mask begins for
-       these rows and the group's first head, bytes from head to head; or the item's sets */
+    /* of >>sparse: panels of one head each, from this one of the group on; where the mask
+       begins for these rows and the group's first head, bytes from head to head; or the item's
+       sets */
     int     is_by_head;
     int64_t head, block, mask_step;
     const uint8_t *mask, *sets;
@@ -9815,7 +9893,8 @@ static int64_t santa__lane_query(const santa__prefill *x, int64_t i) {
     return i % lanes < j->rows ? i % lanes * j->group + x->head + i / lanes : -1;
 }
 
-/* The queries of the rows, as panels of [feature][lane], scaled, or [pair of features][lane]. */
+/* The queries of the rows, as panels of [feature][lane], scaled, or [pair of
+   features][lane]. */
 static void santa__load_panels(santa__prefill *x) {
     const santa__job *j = &x->j;
     const int64_t lanes = x->panels * SANTA__PANEL, d = j->plan->d;
@@ -9842,8 +9921,9 @@ static void santa__load_panels(santa__prefill *x) {
     memset(x->out, 0, (size_t)(lanes * j->plan->dv_tile) * sizeof *x->out);
 }
 
-/* Keys first .. first + n - 1 of those to come as floats, or as_pairs bf16 as they are; those that follow
-   sent for. Whether one has a number that is not finite; each key's in bad, of floats only. */
+/* Keys first .. first + n - 1 of those to come as floats, or as_pairs bf16 as they are; those
+   that follow sent for. Whether one has a number that is not finite; each key's in bad, of
+   floats only. */
 static int santa__load_tile(const santa__job *j, const santa__rows *r, int as_pairs, int64_t first, int n,
                             int64_t to_come, int64_t stride, float *tile, char *bad) {
     const char *row[2 * SANTA_BLOCK];
@@ -9879,7 +9959,8 @@ static int santa__load_tile(const santa__job *j, const santa__rows *r, int as_pa
     return any;
 }
 
-/* The scores of a tile's keys, first and on, for the lanes of panel p, masked where they see none. */
+/* The scores of a tile's keys, first and on, for the lanes of panel p, masked where they see
+   none. */
 static void santa__panel_scores(const santa__prefill *x, int64_t p, int64_t first, int n, float *s) {
     const santa__job *j = &x->j;
     const santa_attention *a = &j->p->a;
@@ -9919,8 +10000,8 @@ static int64_t santa__keys_seen(const santa__range *r, int64_t first, int n) {
            + SANTA__MAX(SANTA__MIN(r->end, first + n) - SANTA__MAX(r->gap_end, first), 0);
 }
 
-/* The numerators gain the weights times V. A row with NaN or infinity would reach the lanes that do
-   not see it, as 0 times that: it goes by itself. */
+/* The numerators gain the weights times V. A row with NaN or infinity would reach the lanes
+   that do not see it, as 0 times that: it goes by itself. */
 static void santa__panel_values(const santa__prefill *x, int64_t p, int64_t first, int n, const float *keep,
                                 int any_bad) {
     const santa__job *j = &x->j;
@@ -9958,8 +10039,8 @@ static void santa__panel_values(const santa__prefill *x, int64_t p, int64_t firs
     }
 }
 
-/* The lanes that a NaN or +inf among the scores spoils: results or, of keys that only row_mass looks at,
-   nothing else. */
+/* The lanes that a NaN or +inf among the scores spoils: results or, of keys that only row_mass
+   looks at, nothing else. */
 static void santa__find_bad(const santa__prefill *x, int64_t p, int64_t first, int n, int is_read) {
     float s[SANTA_BLOCK * SANTA__PANEL];
     int i;
@@ -9969,8 +10050,9 @@ static void santa__find_bad(const santa__prefill *x, int64_t p, int64_t first, i
             x->lane[p * SANTA__PANEL + i % SANTA__PANEL].bad |= is_read ? SANTA__BAD_READ : SANTA__BAD_MASS;
 }
 
-/* The masses of one tile's keys join the softmax so far of the lanes of panel p, whose largest scores and
-   sums are m and d. The weights are in x->s; keep: what the numerators are to be multiplied with. */
+/* The masses of one tile's keys join the softmax so far of the lanes of panel p, whose largest
+   scores and sums are m and d. The weights are in x->s; keep: what the numerators are to be
+   multiplied with. */
 static void santa__panel_join(const santa__prefill *x, int64_t p, int64_t first, int n, float *m, double *d,
                               float *keep) {
     const int is_read = m == x->m;
@@ -10009,7 +10091,8 @@ static float santa__row_mass(const santa__prefill *x, int64_t i) {
     return x->lane[i].bad ? santa__nan() : read + rest > 0.0 ? (float)(read / (read + rest)) : 1.0f;
 }
 
-/* Results of all lanes; counts. read: keys of each row that some head read, where they differ. */
+/* Results of all lanes; counts. read: keys of each row that some head read, where they
+   differ. */
 static void santa__panels_end(santa__prefill *x, const int64_t *read) {
     santa__job *j = &x->j;
     float *acc = SANTA__PART(float, j, acc), *mass = j->o->sample_attention.row_mass, lse;
@@ -10057,8 +10140,8 @@ static void santa__prefill_make(santa__prefill *x, const santa__call *call, char
     x->v = SANTA__PART(float, j, tile_v) + j->plan->dv_tile;
 }
 
-/* Rows from .. to - 1 of so many heads of the group, as panels; the keys that they see. Whether there
-   are any. */
+/* Rows from .. to - 1 of so many heads of the group, as panels; the keys that they see. Whether
+   there are any. */
 static int santa__prefill_rows(santa__prefill *x, int64_t from, int64_t to, int64_t heads, int64_t *begin,
                                int64_t *end) {
     santa__job *j = &x->j;
@@ -10083,14 +10166,15 @@ static int santa__prefill_rows(santa__prefill *x, int64_t from, int64_t to, int6
 
 /* ------------------------------------------------------------ >>sparse-code */
 
-/* SANTA_SAMPLE_ATTENTION, see >>sparse. Blocks of keys and of query rows are both cut at multiples of
-   block_size, the rows' by position: so a slash, keys that lie s * block_size up to (s + 1) * block_size
+/* SANTA_SAMPLE_ATTENTION, see >>sparse. Blocks of keys and of query rows are both cut at
+   multiples of block_size, the rows' by position: so a slash, keys that lie s * block_size up
+   to (s + 1) * block_size
    - 1 behind their query, touches two blocks of keys in each block of rows. */
 
 static int64_t santa__floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 
-/* Whether block b of keys is in the sets of a head for block r of rows: columns, then slashes. The first
-   block that has keys and the diagonal are always there. */
+/* Whether block b of keys is in the sets of a head for block r of rows: columns, then slashes.
+   The first block that has keys and the diagonal are always there. */
 static int santa__in_sets(const uint8_t *sets, int64_t blocks, int64_t first, int64_t r, int64_t b) {
     if (b <= first || b >= r) return 1;
     return sets[b] | sets[blocks + r - b] | sets[blocks + r - b - 1];
@@ -10124,16 +10208,16 @@ static int64_t *santa__is_dense_of(const santa__call *call, int64_t item) {
     return (int64_t *)(void *)santa__sets_of_call(call) + (item - call->p.o.item_begin) * call->p.group;
 }
 
-/* Number of a sequence's first row that sees a key: a causal call may have more rows than keys, and
-   padding before them. */
+/* Number of a sequence's first row that sees a key: a causal call may have more rows than keys,
+   and padding before them. */
 static int64_t santa__first_row(const santa__job *j) {
     const int64_t position = santa__key_range(&j->p->a, j->batch, 0).position,
                   before = santa__kv_start(&j->p->a, j->batch) - position;
     return !j->p->a.causal ? 0 : SANTA__MIN(SANTA__MAX(before, 0), j->p->q_len);
 }
 
-/* Rows [*from, *to) of slice i, and whether there is one: whole blocks of rows, equidistant, but for the
-   last slice, which ends with the last row. All rows where slices would meet. */
+/* Rows [*from, *to) of slice i, and whether there is one: whole blocks of rows, equidistant,
+   but for the last slice, which ends with the last row. All rows where slices would meet. */
 static int santa__slice(const santa__job *j, int64_t i, int64_t *from, int64_t *to) {
     const int64_t block = j->o->sample_attention.block_size, chunks = j->o->sample_attention.num_chunks,
                   first = santa__first_row(j), rows = j->p->q_len - first,
@@ -10149,16 +10233,16 @@ static int santa__slice(const santa__job *j, int64_t i, int64_t *from, int64_t *
     return i < chunks;
 }
 
-/* Where a sampled query's mass goes: its slashes are those of the block's first key, and the one before.
-   Keys up to `cut` belong to the former. */
+/* Where a sampled query's mass goes: its slashes are those of the block's first key, and the
+   one before. Keys up to `cut` belong to the former. */
 static int64_t santa__slash_of(const santa__lane *l, int64_t first, int64_t block, int *cut) {
     const int64_t lag = l->range.position - first;
     *cut = (int)SANTA__MIN(lag % block, (int64_t)SANTA_BLOCK);
     return lag / block;
 }
 
-/* First stage for a unit of up to SANTA_BLOCK rows of one head: the softmax of each by block. Returns 0
-   where a score is NaN or +inf. */
+/* First stage for a unit of up to SANTA_BLOCK rows of one head: the softmax of each by block.
+   Returns 0 where a score is NaN or +inf. */
 static int santa__sample_unit(santa__prefill *x, int64_t from, int64_t to, santa__sampled *sampled) {
     const santa__job *j = &x->j;
     const int64_t block = j->o->sample_attention.block_size, stride = x->k_stride;
@@ -10203,7 +10287,8 @@ static int santa__sample_unit(santa__prefill *x, int64_t from, int64_t to, santa
     return !is_bad;
 }
 
-/* A unit's blocks become shares of the queries' softmax, and join the masses of columns and slashes. */
+/* A unit's blocks become shares of the queries' softmax, and join the masses of columns and
+   slashes. */
 static void santa__sample_masses(const santa__prefill *x, santa__sampled *sampled, double *mass) {
     const santa__job *j = &x->j;
     const int64_t block = j->o->sample_attention.block_size, blocks = santa__mask_blocks(j->p);
@@ -10274,8 +10359,8 @@ static int64_t santa__choose_set(const double *mass, int64_t n, double alpha, in
     return count;
 }
 
-/* Mean of the worst 1 % of n shares, so many apart, at least of one; *least: the smallest. NaN where a
-   share is. */
+/* Mean of the worst 1 % of n shares, so many apart, at least of one; *least: the smallest. NaN
+   where a share is. */
 static double santa__low_mean(const float *share, int64_t n, int64_t apart, double *least) {
     const int64_t worst = (n + 99) / 100;
     double sum = 0.0, last = -1.0;
@@ -10658,8 +10743,8 @@ static santa_status santa__run(santa__call *call) {
     return team.has_failed ? SANTA_ERR_RANKS_EXCHANGE : SANTA_OK;
 }
 
-/* What the sums of the sure keys count, see santa__anchor. sums: each rank's of their weights and of all,
-   `apart` from each other. */
+/* What the sums of the sure keys count, see santa__anchor. sums: each rank's of their weights
+   and of all, `apart` from each other. */
 static double santa__anchor_of(const float *sums, int64_t ranks, int64_t apart) {
     double sure = 0.0, sum = 0.0;
     int64_t r;
@@ -10670,8 +10755,9 @@ static double santa__anchor_of(const float *sums, int64_t ranks, int64_t apart) 
     return sure < SANTA__ANCHOR ? 1.0 : 1.0 + (1.0 - sum) / sure;
 }
 
-/* Result `row` of all ranks: the sum of what they drew, or the mean of what they read exactly, by lse.
-   part: what each has, `apart` from each other; lse and sure likewise. acc[dv] is scratch. */
+/* Result `row` of all ranks: the sum of what they drew, or the mean of what they read exactly,
+   by lse. part: what each has, `apart` from each other; lse and sure likewise. acc[dv] is
+   scratch. */
 SANTA__ONCE
 static void santa__join_ranks(const santa_problem *p, int64_t head, const float *part, const float *lse,
                               const float *sure, int64_t apart, int64_t dv, double *acc, float *joined) {
@@ -10703,8 +10789,8 @@ static void santa__join_ranks(const santa_problem *p, int64_t head, const float 
     for (c = 0; c < dv; c++) acc[c] = bad ? (double)santa__nan() : acc[c] * share;
 }
 
-/* The std_error of a result from what all ranks say of its draws, `apart` from each other. mean: the
-   result. */
+/* The std_error of a result from what all ranks say of its draws, `apart` from each other.
+   mean: the result. */
 SANTA__ONCE
 static float santa__join_errors(const santa_options *o, const double *e, int64_t apart, int64_t dv,
                                 const double *mean) {
@@ -10748,8 +10834,8 @@ static float santa__join_errors(const santa_options *o, const double *e, int64_t
     return (float)(sqrt(SANTA__MAX(total, 0.0) * (double)sets / (double)(sets - 1)) * share);
 }
 
-/* The audit of result i is as yet relative to the base sample's largest score. max: that of what each rank
-   has read. */
+/* The audit of result i is as yet relative to the base sample's largest score. max: that of
+   what each rank has read. */
 static void santa__join_audits(santa_audit *audit, const santa_problem *p, const float *max, int64_t apart,
                                float lse) {
     double m = (double)SANTA__MASKED;
@@ -10846,8 +10932,8 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
 
 /* ------------------------------------------------------------ >>buckets-code */
 
-/* The buckets of n <= SANTA__FEW keys, feature c of key i at keys[c * SANTA__FEW + i]: the largest
-   key . centroid, the lower of equal ones, 0 for a NaN. */
+/* The buckets of n <= SANTA__FEW keys, feature c of key i at keys[c * SANTA__FEW + i]: the
+   largest key . centroid, the lower of equal ones, 0 for a NaN. */
 static void santa__nearest(const santa__kernels *kernel, santa_dtype t, const char *centroids,
                            int64_t buckets, int64_t d, const float *keys, int64_t n, uint16_t *bucket) {
     float best[SANTA__FEW];
@@ -10858,8 +10944,8 @@ static void santa__nearest(const santa__kernels *kernel, santa_dtype t, const ch
     for (i = 0; i < n; i++) bucket[i] = (uint16_t)found[i];
 }
 
-/* Keys from .. to - 1 join the sorted ones before them: those of each bucket move up by what joins
-   the buckets below it. */
+/* Keys from .. to - 1 join the sorted ones before them: those of each bucket move up by what
+   joins the buckets below it. */
 static void santa__index_sort(const santa__index *x, int64_t from, int64_t to) {
     int64_t c, j, end = from, shift = to - from;
     if (from == to) return;
@@ -10916,7 +11002,8 @@ static santa__new_keys santa__new_keys_of(const santa__assign *x, int64_t b) {
     return n;
 }
 
-/* Whether the sequence's index will end with them; it may without a new key, where later ones go. */
+/* Whether the sequence's index will end with them; it may without a new key, where later ones
+   go. */
 static int santa__is_held(const santa__assign *x, santa__new_keys n) {
     return n.from < n.to || (n.from == n.to && x->from >= 0);
 }
@@ -10976,7 +11063,8 @@ static void santa__hold_task(void *context, int64_t t) {
         }
 }
 
-/* Whether each sequence's index has all keys before the new ones, and no slot is named twice. */
+/* Whether each sequence's index has all keys before the new ones, and no slot is named
+   twice. */
 SANTA__ONCE
 static santa_status santa__check_new_keys(const santa__assign *x, int64_t items) {
     const int64_t heads = x->a->k.shape[2];
@@ -11128,8 +11216,8 @@ static void santa__kmeans_begin(const santa__kmeans *x, int64_t i, double *row, 
     }
 }
 
-/* Sums of the rows of each bucket, in the order of the rows whoever found them: centroids. Those
-   without a direction begin anew with a row by chance. */
+/* Sums of the rows of each bucket, in the order of the rows whoever found them: centroids.
+   Those without a direction begin anew with a row by chance. */
 static void santa__kmeans_update(const santa__kmeans *x, uint64_t seed, int64_t turn, double *sum,
                                  double *row) {
     int64_t j, c, b;
@@ -11598,10 +11686,10 @@ static void santa__add_open(double *diff, const double *anchor, const float *v, 
     for (c = 0; c < dv; c++) diff[c] += times * ((double)v[c] - anchor[c]);
 }
 
-/* Key j is drawn while a tooth i + u lies in [x_(j-1), x_j), with x_j the sum of S size up to it: as
-   u passes frac(x_j), key j goes and key j + 1 comes, but those that are sure. What the drawn ones
-   miss is made up for by the mean of the sure ones, or not at all, see santa__anchor: so each
-   counts as its distance from there. */
+/* Key j is drawn while a tooth i + u lies in [x_(j-1), x_j), with x_j the sum of S size up to
+   it: as u passes frac(x_j), key j goes and key j + 1 comes, but those that are sure. What the
+   drawn ones miss is made up for by the mean of the sure ones, or not at all, see
+   santa__anchor: so each counts as its distance from there. */
 SANTADEF santa_status santa_variance_pps(const float *p, const float *size, int64_t n, const float *v,
                                          int64_t stride, int64_t dv, int64_t num_samples, double *variance,
                                          void *workspace, size_t workspace_bytes) {
@@ -11766,8 +11854,8 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
 /* ============================================================ >>kernels-body */
 #ifdef SANTA__ISA                            /* this file, included by itself once per instruction set */
 
-/* Features c .. of n rows, or n vectors of one row from there on. A type that is known only at run
-   time is tested once for all of them, one by one: a jump through a table costs more. */
+/* Features c .. of n rows, or n vectors of one row from there on. A type that is known only at
+   run time is tested once for all of them, one by one: a jump through a table costs more. */
 SANTA__INLINE void SANTA__ISA(vrows)(santa_dtype t, const char *const *row, int64_t at, int64_t c, int n,
                                      SANTA__V *x) {
     int i;
@@ -11797,8 +11885,9 @@ SANTA__INLINE void SANTA__ISA(vcolumns)(santa_dtype t, const char *row, int64_t 
     for (i = 0; i < n; i++) x[i] = SANTA__ISA(vset)(0.0f);            /* no such type */
 }
 
-/* Features c .. of n <= SANTA__LANES rows of d features, then zeros, a vector each. Copies what is
-   no whole vector, of all rows before it reads one: a load waits for stores to what it loads. */
+/* Features c .. of n <= SANTA__LANES rows of d features, then zeros, a vector each. Copies what
+   is no whole vector, of all rows before it reads one: a load waits for stores to what it
+   loads. */
 SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(vrows_part)(santa_dtype t, const char *const *row,
                                                                  int n, int64_t at, int64_t c, int64_t d,
                                                                  SANTA__V *x) {
@@ -11876,9 +11965,10 @@ SANTA__INLINE SANTA__V SANTA__ISA(vpairs)(SANTA__V x, SANTA__V k, SANTA__V q) {
 }
 #endif
 
-/* Line i of a row to come, if it has one; with i = of - 1 the rest, too. A line before each vector
-   and head's products, since all at once would fill the CPU's queue of loads, and some would be
-   dropped. A compiler that may move them brings them together: up to half slower from memory. */
+/* Line i of a row to come, if it has one; with i = of - 1 the rest, too. A line before each
+   vector and head's products, since all at once would fill the CPU's queue of loads, and some
+   would be dropped. A compiler that may move them brings them together: up to half slower from
+   memory. */
 SANTA__INLINE void SANTA__ISA(send)(const char *coming, int64_t bytes, int i, int of) {
     int64_t b;
     if (i * 64 < bytes) SANTA__PREFETCH(coming + i * 64);
@@ -11892,8 +11982,8 @@ SANTA__INLINE void SANTA__ISA(send_all)(const char *coming, int64_t bytes) {
     for (b = 0; b < bytes; b += 64) SANTA__PREFETCH(coming + b);
 }
 
-/* Features u .. of a strip, a vector's, into the sums of rows and heads, as floats or in pairs of bf16.
-   Of two heads only the first, if that is all there is. */
+/* Features u .. of a strip, a vector's, into the sums of rows and heads, as floats or in pairs
+   of bf16. Of two heads only the first, if that is all there is. */
 SANTA__INLINE void SANTA__ISA(dot_vector)(santa_dtype t, int pairs, const char *const *r, int64_t at, int u,
                                           int rows, const char *q, int heads, int one, const char *coming,
                                           int64_t bytes, SANTA__V *acc) {
@@ -11922,8 +12012,8 @@ SANTA__INLINE void SANTA__ISA(dot_vector)(santa_dtype t, int pairs, const char *
     }
 }
 
-/* A strip of 32 features. A loop is as fast for fours of f16 and bf16, in a quarter less code; of
-   other types, and where each vector tests the type, it is slower, by up to a fifth. */
+/* A strip of 32 features. A loop is as fast for fours of f16 and bf16, in a quarter less code;
+   of other types, and where each vector tests the type, it is slower, by up to a fifth. */
 SANTA__INLINE void SANTA__ISA(dot_strip)(santa_dtype t, int pairs, const char *const *r, int64_t at,
                                          int rows, const char *q, int heads, int one, const char *coming,
                                          int64_t bytes, SANTA__V *acc) {
@@ -12041,10 +12131,10 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, int by_strip, 
     }
 }
 
-/* Fours of heads, with a type that the compiler knows; of f16 and bf16, whose products take least
-   beside the loop itself, with the usual d, too. A function for each: all in one leaves the
-   compiler too few registers for the inner loops, and fours are what most models spend their time
-   in. */
+/* Fours of heads, with a type that the compiler knows; of f16 and bf16, whose products take
+   least beside the loop itself, with the usual d, too. A function for each: all in one leaves
+   the compiler too few registers for the inner loops, and fours are what most models spend
+   their time in. */
 #if !SANTA__BY_STRIP
 #define SANTA__DOT(name, t, form) \
     SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(name)(const char *const *row, int n, int64_t d, \
@@ -12105,8 +12195,8 @@ SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(widen_rows)(santa_dtype t, 
     }
 }
 
-/* Of a type that is not read as it is: a few rows become f32 at a time, and of long ones a part, whose
-   products are added. */
+/* Of a type that is not read as it is: a few rows become f32 at a time, and of long ones a
+   part, whose products are added. */
 SANTA__TARGET static void SANTA__ISA(dot_widened)(santa_dtype t, const char *const *row, int n, int64_t d,
                                                   const santa__queries *x) {
     enum { ROWS = 16, FEATURES = 256 };
@@ -12556,8 +12646,8 @@ SANTA__INLINE int SANTA__ISA(widen_type)(santa_dtype t, const char *row, int64_t
     return bad;
 }
 
-/* Whole vectors of a type that the compiler knows, then the rest, from a place with zeros behind it.
-   Rows of blocks have no rest. */
+/* Whole vectors of a type that the compiler knows, then the rest, from a place with zeros
+   behind it. Rows of blocks have no rest. */
 SANTA__TARGET static int SANTA__ISA(widen)(santa_dtype t, const char *row, int64_t n, float *f) {
     const int64_t whole = n / SANTA__LANES * SANTA__LANES, all = (n + 15) / 16 * 16;
     char tail[4 * 16] = {0};
@@ -12717,8 +12807,8 @@ SANTA__TARGET static void SANTA__ISA(nearest)(santa_dtype t, const char *centroi
     }
 }
 
-/* A few rows of c in registers, for two vectors of queries: a number of a meets both of them, a vector
-   of b all rows. */
+/* A few rows of c in registers, for two vectors of queries: a number of a meets both of them, a
+   vector of b all rows. */
 SANTA__INLINE void SANTA__ISA(panel_rows)(const santa__panel *x, int of_values, int pairs) {
     enum { ROWS = SANTA__KEEP_K < 16 ? 4 : 8 };
     const int64_t across = of_values ? 1 : x->stride, along = of_values ? x->stride : 1;
@@ -12836,31 +12926,32 @@ static const santa__kernels SANTA__ISA(kernels) = {
 #endif /* SANTA__ISA */
 
 /* >>history
-   0.2.0 (2026-11)  Draws that changed: vAttention where more than half of the keys left are to be
-                    sampled (the ones left out are drawn). All others are those of 0.1.0. New:
-                    SANTA_PPS and santa_variance_pps; draws from a copy of K in 4 or 2 bits
+   0.2.0 (2026-11)  Draws that changed: vAttention where more than half of the keys left are to
+                    be sampled (the ones left out are drawn). All others are those of 0.1.0.
+                    New: SANTA_PPS and santa_variance_pps; draws from a copy of K in 4 or 2 bits
                     (SANTA_SCORES_PROXY, santa_proxy_size, _encode, _append); keys in buckets
-                    (SANTA_SAAP, santa_buckets_size, _assign, _find, santa_kmeans); sparse prefill
-                    (SANTA_SAMPLE_ATTENTION, santa_mask_shape); key_list; ranks; heavy_index;
-                    num_combs; first_key and context_lens; kv_start; first_tokens; k_scales and
-                    v_scales, on GPUs, too;
+                    (SANTA_SAAP, santa_buckets_size, _assign, _find, santa_kmeans); sparse
+                    prefill (SANTA_SAMPLE_ATTENTION, santa_mask_shape); key_list; ranks;
+                    heavy_index; num_combs; first_key and context_lens; kv_start; first_tokens;
+                    k_scales and v_scales, on GPUs, too;
                     K and V of e5m2 and q4_0;
                     santa_problem, which backends get;
-                    santa_method_from_name, santa_method_traits; santa_status_name, santa_version,
-                    santa_struct_size. Query rows share a pass over K; dense calls of 32 rows and
-                    more round in another order; where all is bf16 a key's weight is a bf16 there.
-                    V whose tokens lie side by side is added up in another order.
-                    On a GPU scores of K of f32, e5m2, q8_0 and q4_0 round in another order, so do
-                    those with a q of another type than K, soft cap, ALiBi or k_scales, and
-                    the sums of weights of 32 query rows or more; with K of q8_0 and q4_0 an infinite
-                    q gives NaN.
+                    santa_method_from_name, santa_method_traits; santa_status_name,
+                    santa_version, santa_struct_size. Query rows share a pass over K; dense
+                    calls of 32 rows and more round in another order; where all is bf16 a key's
+                    weight is a bf16 there. V whose tokens lie side by side is added up in
+                    another order.
+                    On a GPU scores of K of f32, e5m2, q8_0 and q4_0 round in another order, so
+                    do those with a q of another type than K, soft cap, ALiBi or k_scales, and
+                    the sums of weights of 32 query rows or more; with K of q8_0 and q4_0 an
+                    infinite q gives NaN.
                     Mended: dense of several query rows on a GPU, not causal, beside a window,
-                    lost keys or gave NaN; santa_merge of lse +inf and -inf was finite; std_error
-                    was 0 beside a NaN in out where no draw was off.
-                    Scores from -1e38 to -1e30 count (they were -inf). Refused: out that overlaps
-                    itself, delta below 1e-290; options that the method does not read, which
-                    were ignored (SANTA_ERR_OPTION_UNUSED): santa_unused_option names the first,
-                    santa_clear_unused_options clears all.
+                    lost keys or gave NaN; santa_merge of lse +inf and -inf was finite;
+                    std_error was 0 beside a NaN in out where no draw was off.
+                    Scores from -1e38 to -1e30 count (they were -inf). Refused: out that
+                    overlaps itself, delta below 1e-290; options that the method does not read,
+                    which were ignored (SANTA_ERR_OPTION_UNUSED): santa_unused_option names the
+                    first, santa_clear_unused_options clears all.
    0.1.0 (2026-11)  first version: dense, iid, strat, sys, prop, flash, top-k, top-p, vAttention;
                     Bernoulli scores; f32, f16, bf16, e4m3, q8_0; AVX2, AVX-512, NEON at run
                     time; santa_cuda.cu: dense, iid, strat, prop, flash.

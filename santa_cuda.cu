@@ -2,9 +2,9 @@
    How to use it: santa_cuda.h. This file holds the kernels and their launches.
 
    CONTENTS   params, shared-memory, instructions, device-base, scoring, scores-kernel,
-              gather-kernel, dense-kernel, prefill-kernel, sparse-kernel, stats-kernel, error-kernel,
-              copy-kernel, take-rows, proxy-scores-kernel, proxy-gather-kernel, draw-kernel,
-              select-kernel, list-kernel, vattention-kernels, weighed-error-kernel,
+              gather-kernel, dense-kernel, prefill-kernel, sparse-kernel, stats-kernel,
+              error-kernel, copy-kernel, take-rows, proxy-scores-kernel, proxy-gather-kernel,
+              draw-kernel, select-kernel, list-kernel, vattention-kernels, weighed-error-kernel,
               buckets-kernel, route-kernel, steps-kernel, launch, steps
 
    A decode step by sampling is two kernels:
@@ -12,8 +12,8 @@
               u = exp(s - max), and the stash of all u.
      gather   a CTA per query head and 256 draws: scan of the block sums, the comb (or strata,
               or draws) by binary search, V's rows.
-   Dense is a split-KV kernel and a merge of the splits; of many query rows, prefill, one kernel of
-   two. Sparse prefill finds the blocks to read first, with three kernels more.
+   Dense is a split-KV kernel and a merge of the splits; of many query rows, prefill, one kernel
+   of two. Sparse prefill finds the blocks to read first, with three kernels more.
    With SANTA_SCORES_PROXY the two kernels are others: scores reads the copy of K, gather K and
    V of the drawn keys. A third one makes the copy.
    vAttention takes the scores of either, and makes lists of keys of them: see there.
@@ -48,7 +48,8 @@
 #pragma nv_diag_default 1675
 #endif
 
-/* Not an unnamed one: nvcc gives that a name of 46 letters, which each symbol of the object repeats. */
+/* Not an unnamed one: nvcc gives that a name of 46 letters, which each symbol of the object
+   repeats. */
 namespace santa_gpu {
 
 enum { BLOCK = SANTA_BLOCK };                       /* keys of a block; a warp owns one */
@@ -96,12 +97,15 @@ struct copy_shape {
     i64 blocks;                                     /* of a sequence (a page) and KV head */
 };
 
-/* What each row of K or V is multiplied with; strides in bytes: of a batch (a page), token, head. */
+/* What each row of K or V is multiplied with; strides in bytes: of a batch (a page), token,
+   head. */
 struct row_scales { const char *data; i64 stride[3]; int type; };
 
-/* Keys that a list has beside its entries: of a row's keys those before `to` and those from `from` on. */
+/* Keys that a list has beside its entries: of a row's keys those before `to` and those from
+   `from` on. */
 struct list_range { int to, from; };
-/* vAttention, see >>vattention-kernels. A KV head's row: how many keys its list has of each kind. */
+/* vAttention, see >>vattention-kernels. A KV head's row: how many keys its list has of each
+   kind. */
 struct va_row {
     int fixed, residual;                            /* read exactly; others that there are */
     int base, budget;                               /* the sample; base 0: all others at once */
@@ -111,7 +115,8 @@ struct va_row {
 };
 /* A head's demand, relative to 2^top. */
 struct va_head { double sigma, denominator, trace, norm; float top; int needed; };
-/* A head's candidates for heavy tokens: how many, the largest, CTAs that are done; a NaN or +inf. */
+/* A head's candidates for heavy tokens: how many, the largest, CTAs that are done; a NaN or
+   +inf. */
 struct va_counts { unsigned entries, top, done, bad; };
 
 struct va_params {
@@ -133,13 +138,15 @@ struct va_params {
     float *sums;                                    /* [batch, heads, portions, dv + 4] */
 };
 
-/* Numbers of keys by the words that name them, of a KV head and rank: 4096 bytes, whatever is counted. */
+/* Numbers of keys by the words that name them, of a KV head and rank: 4096 bytes, whatever is
+   counted. */
 enum { WORD_BINS = 1024 };
 
 /* relative to 2^top; NaN: the head is bad */
 struct rest_mass { double sum; float top; };
 
-/* Of >>steps-kernel. Of a query head `capacity` entries, `stride` scores; the last three of a merge. */
+/* Of >>steps-kernel. Of a query head `capacity` entries, `stride` scores; the last three of a
+   merge. */
 struct step_params {
     const float *scores;                            /* [batch, heads, stride] */
     int *index, *rows;                              /* [batch, heads, capacity]; [batch, heads] */
@@ -155,12 +162,13 @@ struct step_params {
    many are too few has a chance of e^-32 or less. They lie in up to 2^22 units of 1 << unit
    words, and these in steps of 1 << step units, 2^12 at most. */
 struct word_plan { int count, left, draws, unit, step; bool rest; u64 at; unsigned words; };
-/* What PICK goes by: units below the edge are drawn, and so many keys of it; the row here before. */
+/* What PICK goes by: units below the edge are drawn, and so many keys of it; the row here
+   before. */
 struct pick_plan { word_plan x; unsigned edge, ties; va_row row; };
 
-/* vAttention over ranks, see k_va_ranks. A KV head's keys here are counted and listed in slices: those
-   of a slice that are in the set, that are drawn for their first words, that are drawn or not as
-   others of these words are. */
+/* vAttention over ranks, see k_va_ranks. A KV head's keys here are counted and listed in
+   slices: those of a slice that are in the set, that are drawn for their first words, that are
+   drawn or not as others of these words are. */
 enum { PICK_SLICES = 32 };
 struct slice_keys { int in, below, tied; };
 struct joint_params {
@@ -176,8 +184,8 @@ struct joint_params {
     int width;                                      /* 4, or with the full guarantee dv + 4 */
 };
 
-/* Rows times vectors, both as they lie in memory, see k_rows. Strides in bytes: of a sequence, KV
-   head, vector, feature. */
+/* Rows times vectors, both as they lie in memory, see k_rows. Strides in bytes: of a sequence,
+   KV head, vector, feature. */
 struct row_product {
     const char *rows;                               /* [kv_heads, count, size] */
     const float *bias;                              /* [kv_heads, count] or NULL */
@@ -193,7 +201,8 @@ struct row_product {
 };
 enum row_step { STEP_UNITS, STEP_LOGITS, STEP_NEAREST };
 
-/* Both layers of a router, see k_layers: what they need and no more, as it comes from memory. */
+/* Both layers of a router, see k_layers: what they need and no more, as it comes from
+   memory. */
 struct layers_params {
     const char *w1, *w2;                            /* [kv_heads, hidden, d]; [kv_heads, buckets, hidden] */
     const float *b1, *b2;                           /* [kv_heads, hidden], [kv_heads, buckets], or NULL */
@@ -207,8 +216,8 @@ struct layers_params {
     divisor by_vectors;
 };
 
-/* Where far keys of a bucket begin in the index, how many; sum of its shares, then chance of a key;
-   largest share. */
+/* Where far keys of a bucket begin in the index, how many; sum of its shares, then chance of a
+   key; largest share. */
 struct bucket_span { int first, count; float sum, top; };
 
 /* A bucket that is read whole: where its keys begin, among all such keys and in the index. Of a
@@ -222,15 +231,17 @@ struct routed_row {
     i64 imbalance, largest;
 };
 
-/* A head's mass over all ranks, relative to 2^m: what the ranks before this one hold, and those up to
-   and with it. */
+/* A head's mass over all ranks, relative to 2^m: what the ranks before this one hold, and those
+   up to and with it. */
 struct rank_share { double before, end, total; float m; };
-/* flash's tiles with mass over all ranks: all, those before the first one here, those here; the first
-   draw here and how many; the first and the last tile here, which other ranks may have keys of. */
+/* flash's tiles with mass over all ranks: all, those before the first one here, those here; the
+   first draw here and how many; the first and the last tile here, which other ranks may have
+   keys of. */
 struct tiles_of_ranks { int all, before, here, draws; i64 first_draw; int tile[2]; rank_share edge[2]; };
 
-/* top-p over ranks: the bits of the last score taken that are known; how much of those that have them is
-   wanted, in keys or mass; keys here above them. Scores of a rank by their next 8 bits. */
+/* top-p over ranks: the bits of the last score taken that are known; how much of those that
+   have them is wanted, in keys or mass; keys here above them. Scores of a rank by their next 8
+   bits. */
 struct choice_of_ranks { unsigned value, mask; double want; int own; };
 struct bins_of_rank { u64 sum[256]; int count[256]; };
 
@@ -249,8 +260,8 @@ struct params {
     int once;                                       /* K is the first that L2 gives up */
     const int *seq_lens, *context_lens, *kv_start;  /* [batch] or NULL */
     int first_key;
-    /* k_dense_plain: floats from a head of q to the next one, 0: it has no room; rows come to the ring
-       as they are, by pieces of 1 << this bytes, 0: they do not */
+    /* k_dense_plain: floats from a head of q to the next one, 0: it has no room; rows come to
+       the ring as they are, by pieces of 1 << this bytes, 0: they do not */
     int query_pitch, staged_k, staged_v, plain_slots;
     int dense_below, is_short;                      /* 0 or keys, see key_range */
     i64 window;
@@ -266,8 +277,8 @@ struct params {
     int vector_q, vector_v;                         /* rows are 16-byte pieces; q has 16 bits */
     int batch, heads, group, slices, dv;            /* slices: of a group, each a kernel's pass */
     int blocks, splits;                             /* of 64 keys in capacity; that a row has at most */
-    /* rows of at most so many have the smallest splits, and 16 bits higher the next ones, or, negative,
-       what k_dense_blocks has: another line of constants costs k_dense 1 to 4 % */
+    /* rows of at most so many have the smallest splits, and 16 bits higher the next ones, or,
+       negative, what k_dense_blocks has: another line of constants costs k_dense 1 to 4 % */
     int short_keys;
     const int *table;                               /* [batch, table_stride]: a sequence's pages, or NULL */
     i64 table_stride;
@@ -333,7 +344,8 @@ struct params {
 
     /* One context over ranks, see >>ranks-kernel. */
     int ranks, rank;                                /* 0, 0: there are no others */
-    /* what ranks tell of [batch, heads]: mass_doubles each; of all ranks [ranks, batch, heads] */
+    /* what ranks tell of [batch, heads]: mass_doubles each; of all ranks [ranks, batch,
+       heads] */
     double *rank_mass;
     const double *rank_masses;
     int mass_doubles;
@@ -344,21 +356,23 @@ struct params {
     float4 *rank_drawn;                             /* [batch, heads] */
     const float4 *rank_drawns;
     unsigned char *rank_again;                      /* of each row of out; or NULL */
-    /* of flash: its tiles with mass here, in order, and how many are between the first and the last; of
-       pps ticks of the comb */
+    /* of flash: its tiles with mass here, in order, and how many are between the first and the
+       last; of pps ticks of the comb */
     int *tile_list, max_tiles;                      /* [batch, heads, max_tiles] */
     i64 *tile_count;                                /* [batch, heads or teams] */
     const i64 *tile_counts;
     tiles_of_ranks *tiles_met;                      /* [batch, heads] */
     int rank_step;                                  /* of k_proxy_gather, k_rank_tiles, k_draw */
-    /* of methods that select: lse of all keys here of each row of out; lse has those taken; or NULL */
+    /* of methods that select: lse of all keys here of each row of out; lse has those taken; or
+       NULL */
     float *rank_lse;
     bins_of_rank *rank_bins;                        /* [4, batch, heads] */
     const bins_of_rank *all_bins;                   /* [ranks, batch, heads] */
     choice_of_ranks *choices;                       /* [5, batch, heads] */
     double wanted;                                  /* of all ranks: keys, or a share of the mass */
     int *wants;                                     /* [batch, heads]: keys that k_top takes; or NULL */
-    /* pps: of each row of out dv sums of the sure keys, that of their weights, that of all weights */
+    /* pps: of each row of out dv sums of the sure keys, that of their weights, that of all
+       weights */
     float *sure;
     const float *parts;                             /* [ranks, part_floats]: the rows of out, lse, errors */
     i64 rows_in_all, part_floats;
@@ -391,14 +405,15 @@ struct params {
     int num_slots, buckets;
     int num_probes;
     double uniform_share;
-    /* behind a list's ranges: keys that lie together in the index. [batch, lists]; [.., buckets] */
+    /* behind a list's ranges: keys that lie together in the index. [batch, lists]; [..,
+       buckets] */
     const list_pieces *pieces;
     const list_piece *piece_table;
     int sixteens;                                   /* 16 keys share a page; always without a table */
     union {                                         /* one of them, which a method's kernels have */
         struct {
-            /* of >>prefill-kernel: a tile's query rows and heads; tiles of a group, of a sequence's
-               rows; of 128 columns of V */
+            /* of >>prefill-kernel: a tile's query rows and heads; tiles of a group, of a
+               sequence's rows; of 128 columns of V */
             int tile_rows, tile_heads, tile_slices, tiles, v_slices;
             bool by_position;                       /* tiles begin at positions that tile_rows divides */
             bool pair_out;                          /* two numbers of out are an aligned word */
@@ -418,8 +433,8 @@ struct params {
             float *shares;                          /* likewise: of a row, in its head's own sets */
             float4 *masses;                         /* [batch, heads, units, blocks]: three slashes */
             float *set_masses;                      /* [batch, heads, columns and slashes, k_blocks] */
-            /* [batch, heads, columns and slashes, mask_words]: of each head; as it is to be read,
-               see set_word */
+            /* [batch, heads, columns and slashes, mask_words]: of each head; as it is to be
+               read, see set_word */
             unsigned *raw_sets, *own, *sets;
             int *picked;                            /* [batch, heads, columns and slashes]; -1: a NaN */
             int *runs_dense;                        /* [batch, kv_heads] */
@@ -439,24 +454,24 @@ struct params {
         step_params step;
         joint_params joint;
     };
-    /* First tokens beside a window, see gap_of; 0: none. Behind the scores, where there are any, window
-       is 0, and this has it. */
+    /* First tokens beside a window, see gap_of; 0: none. Behind the scores, where there are
+       any, window is 0, and this has it. */
     i64 first_tokens, first_window;
     list_range *first_ranges;                       /* of k_first_ranges: [batch, kv_heads] */
     int list_early;                                 /* the ranges of a list are known before it is */
     row_scales k_scales, v_scales;                  /* data NULL: none */
-    /* A q that is no number of the tensor cores, in parts that are, see k_query_parts: how many, 0:
-       there are none; slots of a part, 1 << part_shift. For k_scores and k_dense they are q then.
-       special: scores are more than e4m3's or 16-bit products and a factor. */
+    /* A q that is no number of the tensor cores, in parts that are, see k_query_parts: how
+       many, 0: there are none; slots of a part, 1 << part_shift. For k_scores and k_dense they
+       are q then. special: scores are more than e4m3's or 16-bit products and a factor. */
     int q_parts, part_shift, q_slices, special;
     int slice_heads;                                /* PASS_HEADS; with parts there may be fewer */
     float *q_unscale;                               /* [batch, kv_heads, q_slices] */
     char *q_slots;                                  /* [batch, kv_heads, q_slices, PASS_HEADS, d] */
     float block_scale;                              /* scale, or 1 where finish_products had it */
     int q_sets;                                     /* of digits: eights of slots */
-    /* A range of items, see parts_of: which of the caller's sequences and heads come first, whose numbers
-       random numbers are drawn by; heads in the caller's arrays [.., heads], in lse, which may be the
-       call's own, and KV heads in a copy or index */
+    /* A range of items, see parts_of: which of the caller's sequences and heads come first,
+       whose numbers random numbers are drawn by; heads in the caller's arrays [.., heads], in
+       lse, which may be the call's own, and KV heads in a copy or index */
     int first_sequence, first_head, all_heads, lse_heads;
     i64 all_kv_heads;
     i64 *means;                                     /* [5]: sums of earlier parts, see mean_sum; or NULL */
@@ -479,8 +494,8 @@ struct sixteen { unsigned short x; };               /* f16 or bf16, see with_typ
 template <typename K> constexpr bool eight_bits = false;              /* of the types on tensor cores */
 template <> constexpr bool eight_bits<e4m3> = true;
 template <> constexpr bool eight_bits<any_eight> = true;
-/* Whether k_dense with a table knows scales of rows. Of e4m3 of head_dim 64 they cost 2 to 3 %, of others
-   nothing that was measured. */
+/* Whether k_dense with a table knows scales of rows. Of e4m3 of head_dim 64 they cost 2 to 3 %,
+   of others nothing that was measured. */
 template <typename K, int C> constexpr bool may_have_scales = true;
 template <> constexpr bool may_have_scales<e4m3, 2> = false;
 
@@ -516,7 +531,8 @@ template <typename K, int C> struct dense_memory {
 /* Query heads of k_list_plain. */
 enum { PLAIN_HEADS = 4 };
 
-/* k_dense_plain: a warp's weights. Behind it the ring, where at the end the warps' sums lie, and q. */
+/* k_dense_plain: a warp's weights. Behind it the ring, where at the end the warps' sums lie,
+   and q. */
 enum { PLAIN_ROWS = 16, PLAIN_NUMBERS = 128 };      /* of a step; of each row, in f32 */
 struct alignas(16) plain_memory {
     float weight[DENSE_WARPS][BLOCK * PASS_HEADS];
@@ -533,9 +549,9 @@ static_assert(plain_bytes(2, 0) <= LEAST_SHARED, "the ring of k_dense_plain does
 static_assert(DENSE_WARPS * sizeof(warp_sums<PASS_HEADS, 2 * PLAIN_NUMBERS>)
                   <= DENSE_WARPS * 2 * PLAIN_ROWS * PLAIN_NUMBERS * 4, "nor do its sums");
 
-/* k_dense_blocks and k_scores_blocks: rows of up to 128 numbers in rings, where at the end the warps' sums
-   lie; q's digits, see k_query_digits, and what their sums are multiplied with. Rows are a multiple of 32
-   banks and four apart. */
+/* k_dense_blocks and k_scores_blocks: rows of up to 128 numbers in rings, where at the end the
+   warps' sums lie; q's digits, see k_query_digits, and what their sums are multiplied with.
+   Rows are a multiple of 32 banks and four apart. */
 enum { BLOCK_WORDS = 36, BLOCK_DIM = 128, MOST_DIGITS = 3 };
 enum { BLOCK_STEPS = 5, BLOCK_SCORE_STEPS = 4 };
 struct alignas(16) block_digits {
@@ -589,15 +605,16 @@ struct comb {
     __device__ place find(const params &p, scan_memory<comb> &s, const gather_head &x, int draw);
 };
 
-/* The same, also for a context over ranks: of all positions those in this rank's part of the mass. */
+/* The same, also for a context over ranks: of all positions those in this rank's part of the
+   mass. */
 struct comb_over_ranks : comb {
     enum { OVER_RANKS = 1 };
     __device__ void settle(const params &p, scan_memory<comb> &s, const gather_head &x, portion &mine);
     __device__ place find(const params &p, scan_memory<comb> &s, const gather_head &x, int draw);
 };
 
-/* flash: every flash tile, p.flash_blocks units, that has mass draws by itself. A unit is a block, or a
-   tile of fewer keys. */
+/* flash: every flash tile, p.flash_blocks units, that has mass draws by itself. A unit is a
+   block, or a tile of fewer keys. */
 struct flash {
     typedef scan_memory<flash> scan;
     enum { OVER_RANKS = 0, UNITS = 1 };
@@ -643,9 +660,9 @@ static_assert(prefill_bytes(256, true) <= LEAST_SHARED - 16, "k_prefill does not
 
 /* k_prefill: keys of V that have numbers which are not finite. */
 struct screened { unsigned of_warp[4]; };
-/* k_prefill_groups: for each place of K, then of V, a barrier that it is full, then that it is empty; first
-   keys of the blocks in it, or -1: the end; the same as in screened. The tiles are beside it, from a
-   multiple of 1 KB on: q, the places of K, those of V. */
+/* k_prefill_groups: for each place of K, then of V, a barrier that it is full, then that it is
+   empty; first keys of the blocks in it, or -1: the end; the same as in screened. The tiles are
+   beside it, from a multiple of 1 KB on: q, the places of K, those of V. */
 enum { PLACES = 3, PLACE_BYTES = 128 * 256, OWN_TILES = 4 };
 struct groups_memory {
     u64 barrier[4 * PLACES + 4];                    /* queries are there, V has landed; a group's turn */
@@ -655,8 +672,8 @@ struct groups_memory {
     int landed_tile;                                /* MANY: whose K it is */
 };
 enum { GROUPS_BYTES = (1 + 2 * PLACES) * PLACE_BYTES + 1024 };
-/* What it takes: how the tensor copy engine finds K and V, whose boxes are so many keys, 32 or 64, by 64
-   features; 0: threads copy. */
+/* What it takes: how the tensor copy engine finds K and V, whose boxes are so many keys, 32 or
+   64, by 64 features; 0: threads copy. */
 struct groups_params : params {
     CUtensorMap k_map, v_map;
     int box_keys;
@@ -698,7 +715,8 @@ struct combine_memory {
     float sums[4][128];
 };
 
-/* k_encode: rotated mean of a block, its rows' scales, signs of the rotation, keys that are not finite. */
+/* k_encode: rotated mean of a block, its rows' scales, signs of the rotation, keys that are not
+   finite. */
 /* head_dim of a copy at most: 32 lanes, 16 features each */
 enum { COPY_DIM = 512 };
 struct copy_memory {
@@ -706,7 +724,8 @@ struct copy_memory {
     unsigned signs[COPY_DIM / 32];
     unsigned char bad[BLOCK];
 };
-/* k_encode_cores: warps, each with 16 keys; head_dim at most; a mean from each, and its centre. */
+/* k_encode_cores: warps, each with 16 keys; head_dim at most; a mean from each, and its
+   centre. */
 enum { ENCODE_WARPS = BLOCK / 16, ENCODE_DIM = 128 };
 struct alignas(16) encode_memory {
     float sums[ENCODE_WARPS][ENCODE_DIM], centre[ENCODE_WARPS][ENCODE_DIM];
@@ -723,8 +742,8 @@ struct error_memory {
 /* Kernels that read a copy: their head_dim and head_dim_v at most. */
 enum { PROXY_DIM = 256 };
 
-/* k_weighed_error: keys that its warps weigh at a time, and three weights of each. A thread has a column
-   of 256 and a fourth of the keys. */
+/* k_weighed_error: keys that its warps weigh at a time, and three weights of each. A thread has
+   a column of 256 and a fourth of the keys. */
 enum { WEIGHED_KEYS = 128 * ERROR_PARTS };
 struct weighed_memory : error_memory {
     double weight[3][WEIGHED_KEYS];
@@ -744,8 +763,8 @@ template <int HEADS> struct alignas(16) attend_memory {
     int key[KEYS];
 };
 
-/* vAttention: threads of a CTA that chooses keys, the keys whose scores it looks at, digits of a score,
-   keys of its sample. */
+/* vAttention: threads of a CTA that chooses keys, the keys whose scores it looks at, digits of
+   a score, keys of its sample. */
 enum { CHOOSE = 512, CHOOSE_KEYS = 64 * CHOOSE, CHOOSE_BINS = 2048, CHOOSE_SAMPLES = 2048 };
 /* Candidates of a head in shared memory, and its set; before, twice as many keys of a CTA. */
 enum { CHOOSE_ROOM = 9216, CHOOSE_KEPT = 2 * CHOOSE_ROOM };
@@ -768,8 +787,8 @@ enum { FILL_PARTS = 16 };                           /* CTAs of a KV head's list,
 enum { CHOOSE_WORDS = 12288 };                      /* of a set's bits beside it, at most */
 static_assert(sizeof(choose_memory) + 8 * CHOOSE_ROOM + 1024 <= LEAST_SHARED, "not on every card");
 
-/* k_proxy_scores: a barrier for each slot of a warp's ring; q in two parts of 8 bits. The ring is
-   beside it. */
+/* k_proxy_scores: a barrier for each slot of a warp's ring; q in two parts of 8 bits. The ring
+   is beside it. */
 /* blocks of a warp in a long stream's CTA */
 enum { RING_SLOTS = 4, PROXY_CTAS = 2, PROXY_STEPS = 8 };
 struct proxy_scores_memory {
@@ -778,8 +797,8 @@ struct proxy_scores_memory {
     float unit[PASS_HEADS], middle[PASS_HEADS];
 };
 
-/* k_draw. Its rows and keys are dealt to DRAW_PARTS; SLICE heads take rows together, DRAW_ROWS at a
-   time; a list has up to DRAW_LIST of them. */
+/* k_draw. Its rows and keys are dealt to DRAW_PARTS; SLICE heads take rows together, DRAW_ROWS
+   at a time; a list has up to DRAW_LIST of them. */
 enum { DRAW_PARTS = 8, DRAW_HEADS = 64, SLICE = 4, DRAW_ROWS = 64, DRAW_LIST = 1024, DRAW_RUNS = 1024 };
 static_assert((int)DRAW_PARTS == (int)MOST_CLUSTER, "a CTA has whole parts");
 enum { FIXED_PARTS = 2 };                           /* of the keys that are read exactly: a CTA each */
@@ -816,8 +835,8 @@ struct alignas(16) draw_memory : rescue_memory {
 };
 static_assert(sizeof(draw_memory) % 16 == 0, "what follows is aligned");
 
-/* k_list: rows of K and V of some keys, 16 for each warp, of at most ROW bytes each; their weights,
-   ready for the tensor cores; maxima and sums of the warps. */
+/* k_list: rows of K and V of some keys, 16 for each warp, of at most ROW bytes each; their
+   weights, ready for the tensor cores; maxima and sums of the warps. */
 enum { LIST_KEYS = 128, LIST_WIDE_KEYS = 64 };      /* of a part of a list; where rows are wide */
 template <typename K, int ROW> struct list_memory {
     enum { KEYS = ROW <= 256 ? LIST_KEYS : LIST_WIDE_KEYS, WARPS = KEYS / 16 };
@@ -833,8 +852,8 @@ static_assert(sizeof(list_memory<e4m3, 256>) <= (size_t)LEAST_SHARED
 enum { LIST_CTAS = 32, LIST_LEAST = 32 };           /* of a multiprocessor, of a list: enough of them */
 enum { TOP_CTAS = 12, TOP_PARTS = 4 };              /* of lists that are full: that, parts of a CTA */
 enum { LIST_PARTS = 16 };                           /* of a CTA that has a share of a list, at most */
-/* k_top: bins of scores, four to a thread; keys of one bin, a thread each; blocks of a warp at a
-   time; blocks whose keys have a mark at once; CTAs of a head. */
+/* k_top: bins of scores, four to a thread; keys of one bin, a thread each; blocks of a warp at
+   a time; blocks whose keys have a mark at once; CTAs of a head. */
 enum { SELECT_THREADS = 512, SELECT_WARPS = SELECT_THREADS / 32, SELECT_BINS = 4 * SELECT_THREADS };
 enum { SELECT_SPAN = 16, SELECT_TILE = SELECT_BINS, SELECT_CLUSTER = MOST_CLUSTER };
 struct top_memory {
@@ -874,8 +893,8 @@ struct proxy_gather_memory {
     rank_guard guard;
 };
 static_assert(sizeof(proxy_gather_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
-/* k_rows: 8 vectors, and the next ones, up to 1024 features of each; at the end the warps' sums. The
-   pitch keeps 8 lanes apart in the banks. */
+/* k_rows: 8 vectors, and the next ones, up to 1024 features of each; at the end the warps'
+   sums. The pitch keeps 8 lanes apart in the banks. */
 enum { ROWS_VECTORS = 32 };                         /* of a CTA */
 struct rows_sums {
     float warps[8][ROWS_VECTORS][16];
@@ -1128,8 +1147,8 @@ __device__ __forceinline__ void copy16(uint4 *to, const char *from) {
     const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" :: "r"(dst), "l"(from) : "memory");
 }
-/* Its line is the first that L2 gives up: data are read once, and what the GPU wrote before stays where
-   it is. A policy chosen at run time costs k_scores 13 %. */
+/* Its line is the first that L2 gives up: data are read once, and what the GPU wrote before
+   stays where it is. A policy chosen at run time costs k_scores 13 %. */
 __device__ __forceinline__ void copy16_once(uint4 *to, const char *from) {
     const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
     u64 policy;
@@ -1226,8 +1245,8 @@ __device__ __forceinline__ unsigned add_pairs(unsigned a, unsigned b) {
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(0x3f803f80u), "r"(b));
     return y;
 }
-/* Four matrices of 8 rows of 16 bytes: lane 8 i + r has row r of matrix i at `at`, and gets word c
-   of row r of each. */
+/* Four matrices of 8 rows of 16 bytes: lane 8 i + r has row r of matrix i at `at`, and gets
+   word c of row r of each. */
 __device__ __forceinline__ void load_matrices(unsigned at, unsigned w[4]) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];"
                  : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
@@ -1307,8 +1326,8 @@ __device__ __forceinline__ void barrier_make_for(unsigned at, int arrivals) {
 __device__ __forceinline__ void barrier_arrive(unsigned at) {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"(at) : "memory");
 }
-/* A box of 64 features of 16 bits, whose pieces lie as piece_at has them, for a barrier that expects its
-   bytes; zeros for what is outside of the tensor. */
+/* A box of 64 features of 16 bits, whose pieces lie as piece_at has them, for a barrier that
+   expects its bytes; zeros for what is outside of the tensor. */
 __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap *map, int feature, int row,
                                          int head, int plane, unsigned barrier) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -1349,7 +1368,8 @@ template <int N> __device__ __forceinline__ void products_are(float (&x)[N][4]) 
     "%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,"   \
     "%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
 
-/* 64 x 16 by 16 x 128: both from shared memory, rows along the features; sums may begin at 0. */
+/* 64 x 16 by 16 x 128: both from shared memory, rows along the features; sums may begin at
+   0. */
 #define PRODUCTS_BY_ROWS(type)                                                                           \
     asm volatile("{ .reg .pred q; setp.ne.b32 q, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32."   \
                  type "." type " " SUMS_LIST ", %64, %65, q, 1, 1, 0, 0; }"                              \
@@ -1360,7 +1380,8 @@ __device__ __forceinline__ void products(float (&x)[16][4], u64 a, u64 b, int mo
 __device__ __forceinline__ void products(float (&x)[16][4], u64 a, u64 b, int more, __half) {
     PRODUCTS_BY_ROWS("f16");
 }
-/* The same with the left side in registers, as in mma, and columns along the right side's rows. */
+/* The same with the left side in registers, as in mma, and columns along the right side's
+   rows. */
 #define PRODUCTS_BY_COLUMNS(type)                                                                        \
     asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " " SUMS_LIST              \
                  ", {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"                                                 \
@@ -1396,8 +1417,8 @@ __device__ __forceinline__ uint4 philox(u64 key, unsigned c0, unsigned c1, unsig
 
 __device__ __forceinline__ bool is_first_cta() { return !(blockIdx.x | blockIdx.y | blockIdx.z); }
 
-/* What all lanes of a warp have alike, so that the compiler knows it: for lanes that may not agree each
-   shuffle behind a branch costs ten instructions of its own. */
+/* What all lanes of a warp have alike, so that the compiler knows it: for lanes that may not
+   agree each shuffle behind a branch costs ten instructions of its own. */
 __device__ __forceinline__ int this_warp() { return __shfl_sync(FULL, (int)(threadIdx.x >> 5), 0); }
 __device__ __forceinline__ bool agreed(bool x) { return __any_sync(FULL, x); }
 
@@ -1442,14 +1463,16 @@ __device__ __forceinline__ void row_range(const params &p, int b, int row, int r
     if (p.kv_start) begin = max(begin, p.kv_start[b]);
     begin = min(begin, end);
 }
-/* The same for p.q_index. With p.dense_below rows of fewer keys are dense's, and to the kernels that
-   draw they have none; p.is_short: the kernels of dense, to which the other rows have none. */
+/* The same for p.q_index. With p.dense_below rows of fewer keys are dense's, and to the kernels
+   that draw they have none; p.is_short: the kernels of dense, to which the other rows have
+   none. */
 __device__ __forceinline__ void key_range(const params &p, int b, int &begin, int &end, int &position,
                                           int rows = 1) {
     row_range(p, b, p.q_index, rows, begin, end, position);
     if (p.dense_below && (end - begin < p.dense_below) != p.is_short) begin = end = 0;
 }
-/* The splits that a row of dense has keys in: first, count from there on, each of 1 << shift keys. */
+/* The splits that a row of dense has keys in: first, count from there on, each of 1 << shift
+   keys. */
 struct row_splits { int first, count, shift; };
 __device__ __forceinline__ row_splits splits_of(const params &p, int begin, int end) {
     const int keys = end - begin,
@@ -1469,8 +1492,9 @@ __device__ __forceinline__ bool is_short_row(const params &p, int b, int &begin,
     return end - begin < p.dense_below;
 }
 
-/* With first_tokens, where window is 0: of the keys begin .. end - 1 of row p.q_index those that it
-   does not see, gap .. gap_end - 1; santa__key_range of santa.h. Without them there are none. */
+/* With first_tokens, where window is 0: of the keys begin .. end - 1 of row p.q_index those
+   that it does not see, gap .. gap_end - 1; santa__key_range of santa.h. Without them there are
+   none. */
 struct key_gap { int begin, end, position, gap, gap_end; };
 __device__ __forceinline__ key_gap gap_of(const params &p, int b) {
     key_gap r;
@@ -1485,15 +1509,16 @@ __device__ __forceinline__ key_gap gap_of(const params &p, int b) {
 }
 
 /* Byte offset of key j's row, or NO_ROW if the block table is wrong (strides may be negative).
-   k_scores and k_dense have instances with and without a table, since cold code costs them up to
-   1.5 % and 4 us, but for any_eight and e4m3 of head_dims other than 128, see has_no_table; all others ask
-   p.table. */
+   k_scores and k_dense have instances with and without a table, since cold code costs them up
+   to 1.5 % and 4 us, but for any_eight and e4m3 of head_dims other than 128, see has_no_table;
+   all others ask p.table. */
 enum table_use { HAS_TABLE, ASK_TABLE };
 #define NO_ROW (-0x7fffffffffffffffll - 1)
 
 template <table_use USE = ASK_TABLE>
 __device__ __forceinline__ i64 row_offset(const params &p, const i64 *stride, int b, int j) {
-    /* never, but rows that do not wait for each other here cost more registers than there are */
+    /* never, but rows that do not wait for each other here cost more registers than there
+       are */
     if (USE == HAS_TABLE && !p.table) return 0;
     if (USE == HAS_TABLE || (USE == ASK_TABLE && p.table)) {
         const unsigned page = p.by_page.quotient((unsigned)j);
@@ -1517,15 +1542,16 @@ __device__ __forceinline__ float load_any(int type, const char *p) {
     }
 }
 
-/* Number f of a row whose numbers are `step` bytes apart; q8_0 has blocks of a scale and 32 int8. */
+/* Number f of a row whose numbers are `step` bytes apart; q8_0 has blocks of a scale and 32
+   int8. */
 __device__ __forceinline__ float load_number(int type, const char *row, int f, i64 step) {
     if (type != SANTA_Q8_0) return load_any(type, row + f * step);
     const char *const quant = row + f / 32 * 34;
     return __half2float(*(const __half *)quant) * (float)((const signed char *)quant)[2 + f % 32];
 }
 
-/* The same, in kernels that are for plain loads: also e5m2, the upper byte of an f16, and q4_0, blocks of a
-   scale and 32 halves of bytes, less 8: first the low ones. */
+/* The same, in kernels that are for plain loads: also e5m2, the upper byte of an f16, and q4_0,
+   blocks of a scale and 32 halves of bytes, less 8: first the low ones. */
 __device__ __forceinline__ float load_coded(int type, const char *row, int f, i64 step) {
     const unsigned char *const bytes = (const unsigned char *)row;
     if (type == SANTA_E5M2) return __half2float(__ushort_as_half((unsigned short)(bytes[f * step] << 8)));
@@ -1547,9 +1573,9 @@ __device__ __forceinline__ float load_scale(int type, const char *p) {
                                : __bfloat162float(*(const __nv_bfloat16 *)p);
 }
 
-/* What row j of K or V is multiplied with, where rows have scales; NaN on a bad page. Called, so that it
-   does not swell its callers. Of tuned kernels those have any that ask for a
-   table, see may_have_scales. */
+/* What row j of K or V is multiplied with, where rows have scales; NaN on a bad page. Called,
+   so that it does not swell its callers. Of tuned kernels those have any that ask for a table,
+   see may_have_scales. */
 __device__ __noinline__ float scale_of(const params &p, const row_scales &s, int b, int kv, int j) {
     const i64 at = row_offset(p, s.stride, b, j);
     return at == NO_ROW ? __int_as_float(0x7fc00000) : load_scale(s.type, s.data + at + kv * s.stride[2]);
@@ -1561,8 +1587,9 @@ __device__ __forceinline__ float value_scale(const params &p, int b, int kv, int
     return p.v_scales.data ? scale_of(p, p.v_scales, b, kv, j) : 1.0f;
 }
 
-/* Those of a block of 64 keys, by a warp: of keys lane and lane + 32. Outside begin .. end - 1 that of the
-   nearest row there, which is what is read; 1 on a bad page, which makes the row NaN elsewhere. */
+/* Those of a block of 64 keys, by a warp: of keys lane and lane + 32. Outside begin .. end - 1
+   that of the nearest row there, which is what is read; 1 on a bad page, which makes the row
+   NaN elsewhere. */
 __device__ __noinline__ float2 scales_of_block(const params &p, const row_scales &s, int b, int kv,
                                                int block, int begin, int end) {
     i64 at[2] = { NO_ROW, NO_ROW };
@@ -1699,8 +1726,8 @@ __device__ __forceinline__ list_range far_keys(const params &p, int b, int kv, i
 template <typename T> constexpr bool f16 = false;
 template <> constexpr bool f16<__half> = true;
 
-/* Calls f with a number of the type that the tensor cores multiply. f16 and bf16 share kernels: they
-   differ in a few instructions, which stand there for both. */
+/* Calls f with a number of the type that the tensor cores multiply. f16 and bf16 share kernels:
+   they differ in a few instructions, which stand there for both. */
 template <typename K, typename F> __device__ __forceinline__ void with_type(const params &p, F f) {
     if constexpr (eight_bits<K>) f(__half());
     else if (__builtin_expect(p.k_type == SANTA_F16, 0)) f(__half());
@@ -1754,7 +1781,8 @@ template <typename K> __device__ __forceinline__ int feature_of(int i, int c) {
     return eight_bits<K> ? 64 * (i / 2) + 16 * c + 8 * (i % 2) : 32 * i + 8 * c;
 }
 
-/* A lane's features of a row of 16-bit q, as they lie in memory; zeros of a row that is not there. */
+/* A lane's features of a row of 16-bit q, as they lie in memory; zeros of a row that is not
+   there. */
 template <typename K, int C>
 __device__ __forceinline__ void load_query16(const params &p, const char *row, bool there, uint4 (&x)[C]) {
     const int c = threadIdx.x & 3;
@@ -1956,8 +1984,8 @@ __device__ __forceinline__ void piece_products(const unsigned (&q)[2 * C][2], ui
     piece_dots<T>(part, a, d, j, acc);
 }
 
-/* Scores of a block of any K, number by number, where keys are few; whether a page is bad. row: of q, two
-   heads. */
+/* Scores of a block of any K, number by number, where keys are few; whether a page is bad. row:
+   of q, two heads. */
 __device__ __forceinline__ bool number_dots(const params &p, const char *const (&row)[2], int b, int kv,
                                             int block, int begin, int end, float s[2][8]) {
     const int first = block * BLOCK + 8 * ((threadIdx.x & 31) >> 2);
@@ -2018,9 +2046,9 @@ __device__ __forceinline__ float quick_cap(float x, float cap) {
     return cap * copysignf(a < 0.3f ? fmaf(a * z, series, a) : __fdividef(1.0f - e, 1.0f + e), y);
 }
 
-/* With p.special, of heads 2 c + e and keys key + h: the sum of q's parts, soft cap and ALiBi. Where a part
-   has fewer slots than 8, heads are there again in the others. A key before `begin` or behind
-   `last` is the nearest one there, as its row is. */
+/* With p.special, of heads 2 c + e and keys key + h: the sum of q's parts, soft cap and ALiBi.
+   Where a part has fewer slots than 8, heads are there again in the others. A key before
+   `begin` or behind `last` is the nearest one there, as its row is. */
 __device__ __forceinline__ void finish_products(const params &p, float unscale, int head, int heads,
                                                 int key, int position, float y[2][2],
                                                 int begin = INT32_MIN, int last = INT32_MAX) {
@@ -2162,8 +2190,8 @@ __device__ __forceinline__ i64 stash_entry(const params &p, int b, int head, int
     return (((i64)b * p.heads + head) * p.blocks + block) * BLOCK;
 }
 
-/* Turns the lane's scores (8 keys, 2 heads) into u, writes the stash and, once per block, or tile of
-   fewer keys, the (max, sum) pairs. */
+/* Turns the lane's scores (8 keys, 2 heads) into u, writes the stash and, once per block, or
+   tile of fewer keys, the (max, sum) pairs. */
 __device__ __forceinline__ void write_block(const params &p, int b, int kv, int slice, int block, int heads,
                                             u64 key, float s[2][8], const float m[2]) {
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
@@ -2240,12 +2268,12 @@ __device__ __forceinline__ void zero_arrivals(const params &p) {
     for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < p.arrivals; i += step) p.arrived[i] = 0;
 }
 
-/* A q in p.q_parts numbers of the type that tensor cores multiply K as, for k_scores and k_dense. Slots
-   that a group leaves empty have them: slot n is part n >> part_shift of head n % (1 << part_shift).
-   Two of f16 are f32 but for two bits, two of bf16 have 16 bits, three are exact. A power of two for
-   all heads of a slice keeps f16 in range.
-   Grid: (KV head x slice, batch), 8 warps. Reads q, writes 8 rows. Bound by latency; those kernels
-   come beside it. Barrier: for the maximum. */
+/* A q in p.q_parts numbers of the type that tensor cores multiply K as, for k_scores and
+   k_dense. Slots that a group leaves empty have them: slot n is part n >> part_shift of head n
+   % (1 << part_shift). Two of f16 are f32 but for two bits, two of bf16 have 16 bits, three are
+   exact. A power of two for all heads of a slice keeps f16 in range.
+   Grid: (KV head x slice, batch), 8 warps. Reads q, writes 8 rows. Bound by latency; those
+   kernels come beside it. Barrier: for the maximum. */
 __global__ void __launch_bounds__(SCORE_WARPS * 32) k_query_parts(const __grid_constant__ params p) {
     SHARED(shared, parts_memory);
     const int lane = threadIdx.x & 31, warp = this_warp(), b = blockIdx.y;
@@ -2269,7 +2297,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_query_parts(const __grid_c
     if (lane == 0) shared.top[warp] = m;
     __syncthreads();
     for (int i = 0; i < SCORE_WARPS; i++) m = fmaxf(m, shared.top[i]);
-    /* below 2^14, where f16 has room on either side; bf16 has f32's range but for the largest */
+    /* below 2^14, where f16 has room on either side; bf16 has f32's range but for the
+       largest */
     const int above = (int)(__float_as_uint(m) >> 23);
     const bool wide = p.k_type == SANTA_BF16;
     const int down = wide ? max(above, 200) - 200 : min(max(above, 40), 254) - 140;
@@ -2293,10 +2322,10 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_query_parts(const __grid_c
     }
 }
 
-/* First tokens beside a window: behind the scores of the window the blocks that hold first tokens, with the
-   window's keys of such a block; those between hold nothing.
-   Grid: as k_scores_plain, whose work a warp has. Reads the first tokens of K once a slice, by plain
-   loads: they are few. */
+/* First tokens beside a window: behind the scores of the window the blocks that hold first
+   tokens, with the window's keys of such a block; those between hold nothing.
+   Grid: as k_scores_plain, whose work a warp has. Reads the first tokens of K once a slice, by
+   plain loads: they are few. */
 __global__ void __launch_bounds__(SCORE_WARPS * 32) k_first_scores(const __grid_constant__ params p) {
     int b, kv, slice, block;
     if (!locate(p, blockIdx.x * SCORE_WARPS + (unsigned)this_warp(), b, kv, slice, block)) return;
@@ -2358,14 +2387,14 @@ __device__ __forceinline__ void settle(const params &p, unsigned end, cursor &x)
     }
 }
 
-/* A row's pieces of 16 bytes lie at piece ^ plain_piece(row), so that one piece of 8 rows is in different
-   banks, and four of two neighbours; those of a head of q, too. Rows of blocks, whose numbers have no
-   pieces, lie plain_piece(row) pieces further on instead. */
+/* A row's pieces of 16 bytes lie at piece ^ plain_piece(row), so that one piece of 8 rows is in
+   different banks, and four of two neighbours; those of a head of q, too. Rows of blocks, whose
+   numbers have no pieces, lie plain_piece(row) pieces further on instead. */
 enum { PLAIN_PITCH = PLAIN_NUMBERS / 4 };
 __device__ __forceinline__ int plain_piece(int row) { return (row & 1) << 2 | (row & 7) >> 1; }
 
-/* A step of K or V: of the cursor's block rows 8 r + 2 i and then 8 r + 2 i + 1 for r from 0 to 7, their
-   numbers from `first` on. */
+/* A step of K or V: of the cursor's block rows 8 r + 2 i and then 8 r + 2 i + 1 for r from 0 to
+   7, their numbers from `first` on. */
 struct plain_step { bool of_v; int i, first, numbers; };
 
 /* Row threadIdx.x % 16 of a step; NULL if no key is there. */
@@ -2440,9 +2469,9 @@ __device__ __forceinline__ void send_plain(const params &p, const cursor &x, con
 
 __device__ __forceinline__ bool is_blocks(int type) { return type == SANTA_Q8_0 || type == SANTA_Q4_0; }
 
-/* Numbers 4 f[n] to 4 f[n] + 3 of row[n] of a slot, n < N, of any type but f32, all on their way at once.
-   q8_0 and q4_0: whole numbers, exact as a byte beside the exponent of 2^23, and the blocks' scales;
-   SCALED: times these. Blocks begin at any even byte. */
+/* Numbers 4 f[n] to 4 f[n] + 3 of row[n] of a slot, n < N, of any type but f32, all on their
+   way at once. q8_0 and q4_0: whole numbers, exact as a byte beside the exponent of 2^23, and
+   the blocks' scales; SCALED: times these. Blocks begin at any even byte. */
 template <int N, bool SCALED>
 __device__ __forceinline__ void take_fours(int type, const uint4 *slot, const int (&row)[N],
                                            const int (&f)[N], float (&y)[N][4], float (&scale)[N]) {
@@ -2527,8 +2556,8 @@ __device__ __forceinline__ void take_fours(int type, const uint4 *slot, const in
         }
 }
 
-/* The step's rows into slot, as they lie, where they did not come by pieces. Called, so that it does not
-   swell its callers. */
+/* The step's rows into slot, as they lie, where they did not come by pieces. Called, so that it
+   does not swell its callers. */
 __device__ __noinline__ void copy_plain(const params &p, const cursor x, const plain_step at, uint4 *slot) {
     const int lane = threadIdx.x & 31, type = at.of_v ? p.v_type : p.k_type;
     const bool blocks = is_blocks(type);
@@ -2604,10 +2633,10 @@ __device__ __forceinline__ void split_tf32(float4 x, float *high, float *low) {
     }
 }
 
-/* Adds to y[e][h] products of heads 2 c + e with rows r + 8 h of slot: on tensor cores, as block_dots has
-   them, each f32 as a sum of two numbers. Numbers of fewer bits are one, and a block's sum is scaled.
-   q: as load_plain_query has it, or NULL if it has no room. That, and what is not finite or near it, is
-   rare, and multiplied one by one. */
+/* Adds to y[e][h] products of heads 2 c + e with rows r + 8 h of slot: on tensor cores, as
+   block_dots has them, each f32 as a sum of two numbers. Numbers of fewer bits are one, and a
+   block's sum is scaled. q: as load_plain_query has it, or NULL if it has no room. That, and
+   what is not finite or near it, is rare, and multiplied one by one. */
 __device__ __forceinline__ void plain_dots(const params &p, const cursor &x, int head, int heads,
                                            const plain_step &at, uint4 *slot, const float *q,
                                            float y[2][2]) {
@@ -2621,7 +2650,8 @@ __device__ __forceinline__ void plain_dots(const params &p, const cursor &x, int
             float sums[6][4];                       /* from the third on of products with a lower part */
 #pragma unroll
             for (int i = 0; i < 24; i++) sums[i / 4][i % 4] = 0.0f;
-            /* 32 numbers at once, so that all are on their way; behind the last one are zeros */
+            /* 32 numbers at once, so that all are on their way; behind the last one are
+               zeros */
 #pragma unroll 1
             for (int first = 0; first < at.numbers; first += 32)
 #pragma unroll
@@ -2696,10 +2726,10 @@ __device__ __forceinline__ void plain_dots(const params &p, const cursor &x, int
     for (int i = 0; i < 4; i++) y[i % 2][i / 2] += total[i];
 }
 
-/* What k_scores does not take: any type and stride of K and any q, with all extras. K streams through the
-   rings of k_dense_plain, see there; a warp has its own queries, too.
-   Grid: see launch_scores_plain; two CTAs of 4 warps own a run of works as one of k_scores does.
-   No barrier. f32 should run at the speed of reading K. */
+/* What k_scores does not take: any type and stride of K and any q, with all extras. K streams
+   through the rings of k_dense_plain, see there; a warp has its own queries, too.
+   Grid: see launch_scores_plain; two CTAs of 4 warps own a run of works as one of k_scores
+   does. No barrier. f32 should run at the speed of reading K. */
 __global__ void __launch_bounds__(DENSE_WARPS * 32, 2) k_scores_plain(const __grid_constant__ params p) {
     DYNAMIC_SHARED(slots);
     const int lane = threadIdx.x & 31, warp = this_warp();
@@ -3012,7 +3042,8 @@ template <int WARPS, typename T> __device__ __noinline__ T cta_total(T x, T *scr
     return total;
 }
 
-/* The highest score of blocks from .. to - 1, by a CTA of 8 warps. tops: one number per warp. */
+/* The highest score of blocks from .. to - 1, by a CTA of 8 warps. tops: one number per
+   warp. */
 __device__ __forceinline__ float cta_top(const float2 *sums, int from, int to, float *tops) {
     float m = MASKED;
 #pragma unroll 1
@@ -3203,8 +3234,8 @@ template <typename U> struct entries {
    and never one without mass. Four lanes to a draw, 16 entries each, 16 draws on their way
    together. The lane whose entries begin at or below that mass and end above it counts: its
    running sums then grow at the entry. Rounded stashes are stretched to the exact sum.
-   UNITS: at.block is a unit of 1 << shift keys, counted from unit `first`, and the stash begins with
-   that; of the block around it the other entries are as if they had no mass. */
+   UNITS: at.block is a unit of 1 << shift keys, counted from unit `first`, and the stash begins
+   with that; of the block around it the other entries are as if they had no mass. */
 template <bool UNITS = false, typename U>
 __device__ __forceinline__ int find_keys(head_sums sum, const U *stash, int count, const place &at,
                                          int shift = 6, int first = 0) {
@@ -3324,9 +3355,9 @@ __device__ __forceinline__ portion portion_of(int draws, int index) {
 
 __device__ __forceinline__ const float2 *comb::copied(memory &, bool) { return nullptr; }
 
-/* What comb positions add to draw i, in units of the distance of draws: with several combs draw i is
-   the tooth i / R of comb i % R of the R combs, in the order of their offsets, which are the random
-   numbers from `from` on. */
+/* What comb positions add to draw i, in units of the distance of draws: with several combs draw
+   i is the tooth i / R of comb i % R of the R combs, in the order of their offsets, which are
+   the random numbers from `from` on. */
 __device__ __noinline__ double offset_of_combs(const params &p, u64 key, int head, unsigned from, int i) {
     const int combs = p.combs, mine = i % combs;
     double found = 0.0;
@@ -3423,8 +3454,8 @@ __device__ __forceinline__ i64 flash_rank(const params &p, int groups, i64 draw)
     return p.each >= groups ? ratio((draw + 1) * groups + p.each - 1, p.each) - 1 : draw;
 }
 
-/* flash over ranks: draw `draw` of those in the tiles here. Of a tile that other ranks have keys of, too,
-   each draws what falls on its own. */
+/* flash over ranks: draw `draw` of those in the tiles here. Of a tile that other ranks have
+   keys of, too, each draws what falls on its own. */
 __device__ __noinline__ place find_in_tile(const params &p, const rank_share &whole, const gather_head &x,
                                            int draw) {
     const i64 row = (i64)x.b * p.heads + x.head;
@@ -3565,8 +3596,8 @@ __device__ __forceinline__ place flash::find(const params &p, scan_memory<flash>
              (float)(mine * (double)pow2(top - x.m) * (double)p.samples / (x.total * count)) };
 }
 
-/* What a rank knows of a head's mass among all, or of that of one of flash's tiles. The same arithmetic on
-   every rank: they agree where one's part ends. */
+/* What a rank knows of a head's mass among all, or of that of one of flash's tiles. The same
+   arithmetic on every rank: they agree where one's part ends. */
 __device__ __noinline__ rank_share share_of(const params &p, i64 row, double tile = -1.0) {
     rank_share x = { 0.0, 0.0, 0.0, MASKED };
     const auto said = [&](int r) {                  /* by rank r; of a tile that it does not have NULL */
@@ -3692,8 +3723,8 @@ __global__ void __launch_bounds__(PORTION, 4) k_gather(const __grid_constant__ p
     if (__any_sync(FULL, count > 0)) {
         place at = { 0, 0.0, 0.0f, { 0.0f, 1.0f }, 0.0f };
         if (lane < count) at = pick.find(p, s, x, mine.draw);
-        /* lanes past the end repeat the last draw, without weight; those whose draws another rank has
-           repeat one of this rank's */
+        /* lanes past the end repeat the last draw, without weight; those whose draws another
+           rank has repeat one of this rank's */
         int twin = min(lane, count - 1), rows = count;
         if (over_ranks) {
             const unsigned own = __ballot_sync(FULL, at.weight > 0.0f);
@@ -3765,8 +3796,8 @@ __global__ void __launch_bounds__(PORTION, 4) k_gather(const __grid_constant__ p
 /* --------------------------------------------------------------------------- >>dense-kernel */
 
 enum { WEIGHT_BITS = 15, LEAST_UNIT = -100, MOST_UNIT = 113 };
-/* Weights as f16 are up to 2^15, else small ones would lose bits. As bf16 they have f32's range,
-   and sums of large numbers of V would overflow. */
+/* Weights as f16 are up to 2^15, else small ones would lose bits. As bf16 they have f32's
+   range, and sums of large numbers of V would overflow. */
 __device__ __forceinline__ float weight_bits_of(__half) { return (float)WEIGHT_BITS; }
 __device__ __forceinline__ float weight_bits_of(__nv_bfloat16) { return 0.0f; }
 template <typename K> __device__ __forceinline__ float weight_bits(const params &p) {
@@ -3774,9 +3805,9 @@ template <typename K> __device__ __forceinline__ float weight_bits(const params 
                                                   : weight_bits_of(__nv_bfloat16());
 }
 
-/* Online softmax of a warp's block, heads 2c + e: s becomes the weights relative to the new maximum,
-   times 2^bits. keep: what the sums so far are to be multiplied with. pairs: bit i, whether a lane's pair i
-   of keys counts. */
+/* Online softmax of a warp's block, heads 2c + e: s becomes the weights relative to the new
+   maximum, times 2^bits. keep: what the sums so far are to be multiplied with. pairs: bit i,
+   whether a lane's pair i of keys counts. */
 __device__ __forceinline__ void weigh_block(float (&s)[2][8], const float (&m)[2], float bits,
                                             unsigned pairs, float (&top)[2], float (&den)[2],
                                             float (&keep)[2]) {
@@ -3805,8 +3836,9 @@ template <int N> __device__ __forceinline__ void keep_sums(const float keep[2], 
 #pragma unroll
         for (int e = 0; e < 4; e++) acc[k][e] *= keep[e & 1];
 }
-/* Weights times the scales of V's rows. They become f16: those of a head, and its sums so far, are smaller
-   by 2^unit, so that the largest is about as large as without scales. keep: see weigh_block. */
+/* Weights times the scales of V's rows. They become f16: those of a head, and its sums so far,
+   are smaller by 2^unit, so that the largest is about as large as without scales. keep: see
+   weigh_block. */
 __device__ __forceinline__ void weigh_scales(const params &p, const cursor &x, float (&s)[2][8],
                                              float (&keep)[2], int (&unit)[2]) {
     const float2 own = scales_of_block(p, p.v_scales, x.b, x.kv, x.block, x.begin, x.end);
@@ -3843,8 +3875,8 @@ __device__ __forceinline__ void weight_pair(const float s[2][8], int i, float y[
             y[e][h] = i & 2 ? i & 1 ? s[e][6 + h] : s[e][4 + h] : i & 1 ? s[e][2 + h] : s[e][h];
 }
 
-/* The same where all lanes need them: weights go to weight[position][GS], position 8 * i + r holds key
-   8 * r + i of the block; the sums so far, acc, are scaled by way of factor[GS]. */
+/* The same where all lanes need them: weights go to weight[position][GS], position 8 * i + r
+   holds key 8 * r + i of the block; the sums so far, acc, are scaled by way of factor[GS]. */
 template <int GS, int N>
 __device__ __forceinline__ void online_softmax(float (&s)[2][8], const float (&m)[2], float (&top)[2],
                                                float (&den)[2], float *weight, float *factor,
@@ -3913,8 +3945,9 @@ __device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUM
     launch_dependents();
 }
 
-/* A head's lse, by a thread that tells, and its results: columns calls what it is given with a column and
-   its sum. m, all: highest score and mass. RESTS: there may be mass beside a list. */
+/* A head's lse, by a thread that tells, and its results: columns calls what it is given with a
+   column and its sum. m, all: highest score and mass. RESTS: there may be mass beside a
+   list. */
 template <bool RESTS, typename F>
 __device__ __forceinline__ void write_joined(const params &p, int b, int head, float m, double all,
                                              bool tells, F columns) {
@@ -3998,15 +4031,16 @@ __device__ __forceinline__ void join_in_cluster(const params &p, const float *ow
    Flops: 2 * keys * heads * (d + dv), in k_dense_plain those for V on the plain cores. */
 
 /* What k_dense does not take: any type, stride and width of K and V and any q, with all extras.
-   Grid: (split, KV head x slice of 8 heads x 256 columns of V, batch); scores again for each 256 columns.
-   Each of 4 warps owns every fourth block of its split and streams it through its own ring: steps of 16
-   rows of up to 128 numbers, first K's, then V's: scores by tensor cores, as block_finish has them, then
-   each lane 4 columns of V on plain cores. Rows of 16-byte pieces, of blocks of 8 or 4 bytes, come by
-   cp.async, p.plain_slots - 1 steps ahead, and are used as they lie, see take_fours; other rows are taken
-   number by number where they are used, from L2. The warps, then the splits, are merged by
-   their maxima in a fixed order. f32 should run at the speed of reading K and V.
-   Barriers: for q; at the end all warps must be through with the ring, where their sums go then; for
-   these, in write_split. */
+   Grid: (split, KV head x slice of 8 heads x 256 columns of V, batch); scores again for each
+   256 columns. Each of 4 warps owns every fourth block of its split and streams it through its
+   own ring: steps of 16 rows of up to 128 numbers, first K's, then V's: scores by tensor cores,
+   as block_finish has them, then each lane 4 columns of V on plain cores. Rows of 16-byte
+   pieces, of blocks of 8 or 4 bytes, come by cp.async, p.plain_slots - 1 steps ahead, and are
+   used as they lie, see take_fours; other rows are taken number by number where they are used,
+   from L2. The warps, then the splits, are merged by their maxima in a fixed order. f32 should
+   run at the speed of reading K and V.
+   Barriers: for q; at the end all warps must be through with the ring, where their sums go
+   then; for these, in write_split. */
 
 __global__ void __launch_bounds__(DENSE_WARPS * 32, 2) k_dense_plain(const __grid_constant__ params p) {
     enum { GS = PASS_HEADS, COLUMNS = 2 * PLAIN_NUMBERS };
@@ -4183,31 +4217,31 @@ template <typename T> __device__ __forceinline__ unsigned pack_pair(float a, flo
     return *(const unsigned *)&y;
 }
 
-/* The tuned kernel: the stream of k_scores with V in it, all of it on tensor cores. A block is four
-   steps of K and four of V; a step of V is 16 rows, LANES lanes to a row, 16 bytes a lane.
-   Grid: (split, KV head x slice of 8 heads, batch). Each of 8 warps owns every eighth block of its
-   split; where a short row's split has two or four blocks, 4 or 2 warps share one: each has some
-   steps of K and those of V for the same keys, so that most rows are on their way at once. JOINS: a
-   row's splits are a cluster's, which joins them, so that no other kernel follows. PAIRS: a CTA has
-   two slices, each pair of warps every fourth block, of whose rows either copies half into the ring
-   that they share. Weights stay in registers: transposed they are what V is multiplied with, in two
-   numbers of 16 bits, as good as f32.
+/* The tuned kernel: the stream of k_scores with V in it, all of it on tensor cores. A block is
+   four steps of K and four of V; a step of V is 16 rows, LANES lanes to a row, 16 bytes a lane.
+   Grid: (split, KV head x slice of 8 heads, batch). Each of 8 warps owns every eighth block of
+   its split; where a short row's split has two or four blocks, 4 or 2 warps share one: each has
+   some steps of K and those of V for the same keys, so that most rows are on their way at once.
+   JOINS: a row's splits are a cluster's, which joins them, so that no other kernel follows.
+   PAIRS: a CTA has two slices, each pair of warps every fourth block, of whose rows either
+   copies half into the ring that they share. Weights stay in registers: transposed they are
+   what V is multiplied with, in two numbers of 16 bits, as good as f32.
    It should run at the speed of reading K and V; for short rows latency counts.
-   Barriers: of a pair, at each step; at the end all warps must be through with the ring, where their
-   sums go then; for these, in write_split; two of the cluster, see join_in_cluster. */
+   Barriers: of a pair, at each step; at the end all warps must be through with the ring, where
+   their sums go then; for these, in write_split; two of the cluster, see join_in_cluster. */
 
-/* Rows of K, or those of V: where lane c's 16-byte pieces of key 0 are, see key_base; bytes to the next
-   row, of a row. */
+/* Rows of K, or those of V: where lane c's 16-byte pieces of key 0 are, see key_base; bytes to
+   the next row, of a row. */
 struct row_source { const char *base; int pitch, bytes; };
 
-/* A row's pieces lie at piece ^ row_piece(row), so that both a lane's own ones and one piece of 8 rows
-   are in different banks. */
+/* A row's pieces lie at piece ^ row_piece(row), so that both a lane's own ones and one piece of
+   8 rows are in different banks. */
 template <int LANES> __device__ __forceinline__ int row_piece(int row) {
     return LANES >= 8 ? (row & 1) << 2 | (row & 7) >> 1 : row >> 1 & 3;
 }
 
-/* 16 rows on their way to slot, those of keys 8 r + 2 i for r from 0 to 7, then of 8 r + 2 i + 1. A bad
-   block table reads page 0; bad_pages finds it. PAIRS: `half` of them. */
+/* 16 rows on their way to slot, those of keys 8 r + 2 i for r from 0 to 7, then of 8 r + 2 i +
+   1. A bad block table reads page 0; bad_pages finds it. PAIRS: `half` of them. */
 template <typename K, int C, bool PAGED, bool PAIRS>
 __device__ __forceinline__ void copy_rows(const params &p, const cursor &x, const row_source &from,
                                           bool of_v, int i, int half, uint4 *slot) {
@@ -4242,7 +4276,8 @@ __device__ __forceinline__ void copy_rows(const params &p, const cursor &x, cons
     }
 }
 
-/* Scores of the keys of such rows, which are the lane's own: heads 2 c + e of keys 8 r + 2 i + h. */
+/* Scores of the keys of such rows, which are the lane's own: heads 2 c + e of keys 8 r + 2 i +
+   h. */
 template <typename K, int C>
 __device__ __forceinline__ void row_dots(const params &p, const query<K, C, false> &q, const uint4 *slot,
                                          float y[2][2]) {
@@ -4259,8 +4294,8 @@ __device__ __forceinline__ void row_dots(const params &p, const query<K, C, fals
     for (int i = 0; i < 4; i++) y[i & 1][i / 2] = sums[i];
 }
 
-/* Adds to one tile of 16 columns, of 8 bits to two, what load_transposed has brought of V times weights in
-   two numbers of 16 bits. */
+/* Adds to one tile of 16 columns, of 8 bits to two, what load_transposed has brought of V times
+   weights in two numbers of 16 bits. */
 template <typename T, typename K>
 __device__ __forceinline__ void add_columns(const unsigned (&v)[4], const unsigned (&hi)[2],
                                             const unsigned (&lo)[2], float (*acc)[4]) {
@@ -4284,8 +4319,9 @@ __device__ __forceinline__ void add_columns(const unsigned (&v)[4], const unsign
     }
 }
 
-/* Adds V's rows in slot times weights, which lie as those scores. A lane's sums are of the columns
-   16 i + r and 16 i + r + 8, with 8 bits 16 i + 2 r and the next, and of heads 2 c and 2 c + 1. */
+/* Adds V's rows in slot times weights, which lie as those scores. A lane's sums are of the
+   columns 16 i + r and 16 i + r + 8, with 8 bits 16 i + 2 r and the next, and of heads 2 c and
+   2 c + 1. */
 template <typename N, typename K, int C>
 __device__ __forceinline__ void add_values(const uint4 *slot, const float y[2][2],
                                            float (&acc)[dense_memory<K, C>::TILES][4]) {
@@ -4462,12 +4498,12 @@ k_dense(const __grid_constant__ params p) {
     }
 }
 
-/* K and V of q8_0 and q4_0: q's numbers are three digits of 8 bits, so that K's meet them as they are.
-   A block's sums, whole numbers, are multiplied with its scale. */
+/* K and V of q8_0 and q4_0: q's numbers are three digits of 8 bits, so that K's meet them as
+   they are. A block's sums, whole numbers, are multiplied with its scale. */
 
-/* Where number f of a row is multiplied in its block: an even one, which begins at half a word, is
-   turned by two bytes, so that all its words but one are words of memory; q4_0 has two numbers in
-   a byte. */
+/* Where number f of a row is multiplied in its block: an even one, which begins at half a word,
+   is turned by two bytes, so that all its words but one are words of memory; q4_0 has two
+   numbers in a byte. */
 __device__ __forceinline__ int place_in_block(int type, int f, int by = 2) {
     const int last = type == SANTA_Q8_0 ? 31 : 15;
     return f & 32 ? f & 31 : (f & 31 & ~last) | ((f + by) & last);
@@ -4476,10 +4512,11 @@ __device__ __forceinline__ int number_at_place(int type, int block, int place) {
     return 32 * block + place_in_block(type, (block & 1) * 32 + place, -2);
 }
 
-/* q as digits, for the slots of tensor cores: digit i of head h is in slot i << part_shift | h, the
-   highest digit first; slots lie as a lane multiplies them. A head with a number that is not finite has
-   NaN as its unit.
-   Grid: (KV head x slice, batch), a warp has a slot of each set. Reads q, writes q_sets * 8 * d bytes. */
+/* q as digits, for the slots of tensor cores: digit i of head h is in slot i << part_shift | h,
+   the highest digit first; slots lie as a lane multiplies them. A head with a number that is
+   not finite has NaN as its unit.
+   Grid: (KV head x slice, batch), a warp has a slot of each set. Reads q, writes q_sets * 8 * d
+   bytes. */
 __global__ void __launch_bounds__(SCORE_WARPS * 32) k_query_digits(const __grid_constant__ params p) {
     const int lane = threadIdx.x & 31, warp = this_warp(), b = blockIdx.y;
     const int kv = (int)blockIdx.x / p.q_slices, slice = (int)blockIdx.x - kv * p.q_slices,
@@ -4512,7 +4549,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_query_digits(const __grid_
         x = (x - digit[2]) >> 8;
         digit[1] = (signed char)x;
         digit[0] = (x - digit[1]) >> 8;
-        /* lane r, c has places 4 c to 4 c + 3 of slot r in one word, those 16 further on in the other */
+        /* lane r, c has places 4 c to 4 c + 3 of slot r in one word, those 16 further on in the
+           other */
         const int at = place_in_block(p.k_type, f),
                   to = ((f / 32 * 32 + 4 * warp + (at / 4 & 3)) * 2 + (at / 16 & 1)) * 4 + (at & 3);
 #pragma unroll 1
@@ -4560,8 +4598,8 @@ __device__ __forceinline__ void copy_blocks(const params &p, const cursor &x, bo
     if (staged == 3) copy_fourths<8>(to, row, left); else copy_fourths<4>(to, row, left);
 }
 
-/* Two blocks of a row at a time, HALF words that begin with the first one's scale: word k of the
-   numbers of either as place_in_block has them, and the scales. */
+/* Two blocks of a row at a time, HALF words that begin with the first one's scale: word k of
+   the numbers of either as place_in_block has them, and the scales. */
 template <int HALF> struct block_pair_words {
     enum { MIDDLE = HALF / 2 };
     const unsigned *at;
@@ -4581,8 +4619,8 @@ enum { Q8_HALF = 17, Q4_HALF = 9 };
 /* Halves of bytes, less 8, as the upper ones of signed bytes. */
 __device__ __forceinline__ unsigned upper_halves(unsigned x) { return (x & 0xf0f0f0f0u) ^ 0x80808080u; }
 
-/* Scores of 16 keys, as row_dots has them, in q's digits. Sums of tensor cores begin at an integer whose
-   bits are the float 1.5 * 2^23, so that they are floats. */
+/* Scores of 16 keys, as row_dots has them, in q's digits. Sums of tensor cores begin at an
+   integer whose bits are the float 1.5 * 2^23, so that they are floats. */
 template <int HALF>
 __device__ __forceinline__ void block_dots_of(const params &p, const block_digits &q,
                                               const unsigned *slot, float y[2][2]) {
@@ -4659,8 +4697,9 @@ __device__ __forceinline__ void load_digits(const params &p, int b, int kv, int 
     if (thread < PASS_HEADS) q.unit[thread] = p.q_unscale[item * PASS_HEADS + thread];
 }
 
-/* Adds V's rows in slot times weights, as add_values does. Bytes are exact in bf16; a block's scale is the
-   weights'. A lane's sums are of place 4 r + 2 t + k / 2 of block n in acc[2 n + t][k]. */
+/* Adds V's rows in slot times weights, as add_values does. Bytes are exact in bf16; a block's
+   scale is the weights'. A lane's sums are of place 4 r + 2 t + k / 2 of block n in acc[2 n +
+   t][k]. */
 template <int HALF>
 __device__ __forceinline__ void add_blocks(const params &p, const unsigned *slot, const float y[2][2],
                                            float (&acc)[BLOCK_DIM / 16][4]) {
@@ -4776,9 +4815,9 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores_blocks(const __g
 }
 
 /* k_dense for K and V of q8_0 and q4_0, with pages or without; see there.
-   Grid: (split, KV head x slice of 8 heads, batch). Bound by instructions: q4_0 takes as long as q8_0.
-   Barriers: for q's digits; at the end all warps must be through with the ring, where their sums go
-   then; and for these, in write_split. */
+   Grid: (split, KV head x slice of 8 heads, batch). Bound by instructions: q4_0 takes as long
+   as q8_0. Barriers: for q's digits; at the end all warps must be through with the ring, where
+   their sums go then; and for these, in write_split. */
 __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_dense_blocks(const __grid_constant__ params p) {
     enum { STEPS = BLOCK_STEPS, TILES = BLOCK_DIM / 16 };
     DYNAMIC_SHARED(slots);
@@ -4861,7 +4900,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_dense_blocks(const __gr
                              split_pitch(p), 0, (int)threadIdx.x);
 }
 
-/* The keys of one list, see >>list-kernel: i < count, then those of the ranges, then of pieces. */
+/* The keys of one list, see >>list-kernel: i < count, then those of the ranges, then of
+   pieces. */
 struct listed {
     const int *keys;
     const float *weights;
@@ -4871,8 +4911,8 @@ struct listed {
     int head, places;                               /* see place_of */
 };
 /* With p.list_early the ranges come first, and what follows begins with a part of its own: the
-   places of those `head` keys hang on nothing that the kernel before makes, so that their rows are
-   on their way before it ends. From a place to i above. */
+   places of those `head` keys hang on nothing that the kernel before makes, so that their rows
+   are on their way before it ends. From a place to i above. */
 __device__ __forceinline__ int place_of(const listed &x, int at) {
     if (!x.head) return at;
     if (at < x.head) return at < x.front + x.back ? x.count + at : x.all;
@@ -5006,8 +5046,9 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     });
 }
 
-/* The same of at most 32 splits, the same sums: a warp has a head, so that many are joined at once, and no
-   barrier stands between. Grid: (8 query heads, batch, 128 columns of V), 256 threads. */
+/* The same of at most 32 splits, the same sums: a warp has a head, so that many are joined at
+   once, and no barrier stands between. Grid: (8 query heads, batch, 128 columns of V), 256
+   threads. */
 __global__ void __launch_bounds__(256, 4) k_combine_few(const __grid_constant__ params p) {
     const int lane = threadIdx.x & 31, head = (int)blockIdx.x * 8 + this_warp(), b = blockIdx.y,
               column = (int)blockIdx.z * 128 + lane;
@@ -5060,14 +5101,14 @@ __global__ void __launch_bounds__(256, 4) k_combine_few(const __grid_constant__ 
 
 /* ------------------------------------------------------------------------- >>prefill-kernel */
 
-/* Exact attention of many query rows. A tile is TILE_QUERIES queries: some query rows, of each of them
-   p.tile_heads heads of a group, which share the K and V that it reads; query m is head m % tile_heads
-   of row m / tile_heads. Keys come in blocks of 64, in shared memory as lines of 64 features: line
-   [feature / 64][key], its eight 16-byte pieces exchanged by key % 8, so that neither ldmatrix nor the
-   tensor cores meet a bank conflict.
-   A query's bits do not depend on the tile it is in: blocks begin at multiples of 64 (pairs of them: 128)
-   of the key's number, a block that it does not see changes nothing, and V's numbers that are not finite
-   are taken out of blocks that some query of the tile sees in part. */
+/* Exact attention of many query rows. A tile is TILE_QUERIES queries: some query rows, of each
+   of them p.tile_heads heads of a group, which share the K and V that it reads; query m is head
+   m % tile_heads of row m / tile_heads. Keys come in blocks of 64, in shared memory as lines of
+   64 features: line [feature / 64][key], its eight 16-byte pieces exchanged by key % 8, so that
+   neither ldmatrix nor the tensor cores meet a bank conflict.
+   A query's bits do not depend on the tile it is in: blocks begin at multiples of 64 (pairs of
+   them: 128) of the key's number, a block that it does not see changes nothing, and V's numbers
+   that are not finite are taken out of blocks that some query of the tile sees in part. */
 struct tile {
     int b, kv, head, heads;                         /* the first head, and how many */
     int from, rows, column;                         /* query rows; the first column of V */
@@ -5108,9 +5149,10 @@ __device__ __forceinline__ tile_query query_of(const params &p, const tile &t, i
     return { row < t.rows && head < t.heads ? t.from + row : -1, t.head + head };
 }
 
-/* Blocks 32 w .. 32 w + 31 of those that block r of query rows of sequence b reads, by a head's sets, see
-   >>sparse in santa.h: columns are bits from block 0 on. Slashes are backwards and in pairs already: bit
-   32 * mask_words - 1 - s says that the block s before its query's is read. */
+/* Blocks 32 w .. 32 w + 31 of those that block r of query rows of sequence b reads, by a head's
+   sets, see
+   >>sparse in santa.h: columns are bits from block 0 on. Slashes are backwards and in pairs
+   already: bit 32 * mask_words - 1 - s says that the block s before its query's is read. */
 __device__ __forceinline__ unsigned set_word(const params &p, int b, const unsigned *columns, int r,
                                              int w) {
     const unsigned *slashes = columns + p.mask_words;
@@ -5187,8 +5229,9 @@ __device__ __forceinline__ int piece_at(int lines, int line, int piece) {
     return ((piece >> 3) * lines + line) * 128 + ((piece ^ line) & 7) * 16;
 }
 
-/* A thread's part in copies of 64 keys, of TILE_THREADS that share them: a piece of every 16th row, from
-   its own on. A piece keeps its place in a line then, so copies differ by constants. */
+/* A thread's part in copies of 64 keys, of TILE_THREADS that share them: a piece of every 16th
+   row, from its own on. A piece keeps its place in a line then, so copies differ by
+   constants. */
 struct copier {
     const char *from;                               /* its piece of key 0's row, of pages that of page 0 */
     i64 token, page;                                /* bytes */
@@ -5269,9 +5312,9 @@ __device__ __noinline__ void widen_block(const params &p, const tile &t, const c
     widen_block_here<LINES, 0>(p, t, x, first, chunks, at, is_k);
 }
 
-/* The rows of 64 keys from `first` on their way to lines `at` and on, of this thread's piece there;
-   zeros for what no row of the tile sees. A key whose page does not exist is NaN in K, so that who sees it
-   is. CHUNKS: of 64 features, or 0: as many as `chunks`. */
+/* The rows of 64 keys from `first` on their way to lines `at` and on, of this thread's piece
+   there; zeros for what no row of the tile sees. A key whose page does not exist is NaN in K,
+   so that who sees it is. CHUNKS: of 64 features, or 0: as many as `chunks`. */
 template <int LINES, int CHUNKS>
 __device__ __forceinline__ void copy_block(const params &p, const tile &t, const copier &x, int first,
                                            int chunks, unsigned at, bool is_k) {
@@ -5348,8 +5391,8 @@ __device__ __forceinline__ unsigned not_finite_of(const params &p, unsigned x) {
     return __vcmpeq2(x & exponents, exponents);
 }
 
-/* Of the lines that this thread has copied of V, numbers that are not finite become 0. Bit 4 i + k of
-   what the warp gets: key 16 i + 4 * warp + k of the block had some. */
+/* Of the lines that this thread has copied of V, numbers that are not finite become 0. Bit 4 i
+   + k of what the warp gets: key 16 i + 4 * warp + k of the block had some. */
 template <int LINES>
 __device__ __forceinline__ unsigned screen_block(const params &p, int chunks, char *tile, int line) {
     enum { AT_ONCE = LINES == 128 ? 2 : 1 };        /* k_prefill_groups: a tile's end may wait for it */
@@ -5389,8 +5432,9 @@ __device__ __noinline__ unsigned pair_of_v(const params &p, const char *row, int
     if (p.eight[1] < 0) return *(const unsigned *)(row + 2 * column);
     return widened(p, p.eight[1], *(const unsigned short *)(row + column));
 }
-/* Adds to the sums what screen_block took out, where a query sees the key: what is not finite has any
-   weight. m: the lane's first query, the other one is m + 8; bad: of each warp of the copiers. */
+/* Adds to the sums what screen_block took out, where a query sees the key: what is not finite
+   has any weight. m: the lane's first query, the other one is m + 8; bad: of each warp of the
+   copiers. */
 __device__ __forceinline__ void add_not_finite(const params &p, const tile &t, int m, int first,
                                                const unsigned *bad, float (&acc)[16][4]) {
     const int c = threadIdx.x & 3;
@@ -5419,8 +5463,8 @@ __device__ __forceinline__ void add_not_finite(const params &p, const tile &t, i
 }
 
 #if HAS_WARPGROUPS
-/* Where the tensor cores find a tile of lines: as features in rows, 8 of which are 1 KB, or with its
-   chunks of 64 columns so many bytes apart; pieces exchanged as in piece_at. */
+/* Where the tensor cores find a tile of lines: as features in rows, 8 of which are 1 KB, or
+   with its chunks of 64 columns so many bytes apart; pieces exchanged as in piece_at. */
 __device__ __forceinline__ u64 lines_at(unsigned at) {
     return (u64)(at >> 4 & 0x3fffu) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }
@@ -5429,8 +5473,9 @@ __device__ __forceinline__ u64 columns_at(unsigned at, unsigned chunk) {
 }
 #endif
 
-/* What the products of a lane's queries m and m + 8 with 8 * NB keys from `first` on become before the
-   softmax: soft cap and slopes, then in base 2; MASKED where a query does not see the key. */
+/* What the products of a lane's queries m and m + 8 with 8 * NB keys from `first` on become
+   before the softmax: soft cap and slopes, then in base 2; MASKED where a query does not see
+   the key. */
 template <int NB, bool EXTRAS>
 __device__ __forceinline__ void finish_rows(const params &p, const tile &t, int m, int first, bool extras,
                                             bool partial, float (*s)[4]) {
@@ -5463,10 +5508,10 @@ __device__ __forceinline__ void finish_rows(const params &p, const tile &t, int 
     }
 }
 
-/* Online softmax of a lane's two queries: s, in base 2 once multiplied by `factor`, becomes the weights
-   relative to the new maximum, times 2^bits. keep: what the sums so far are to be multiplied
-   with; den: of this lane's own keys. A NaN stays in den. First the maxima, and what is
-   subtracted; chains are short. */
+/* Online softmax of a lane's two queries: s, in base 2 once multiplied by `factor`, becomes the
+   weights relative to the new maximum, times 2^bits. keep: what the sums so far are to be
+   multiplied with; den: of this lane's own keys. A NaN stays in den. First the maxima, and what
+   is subtracted; chains are short. */
 template <int NB>
 __device__ __forceinline__ void new_maxima(float factor, float bits, const float (&s)[NB][4], float top[2],
                                            float keep[2], float base[2]) {
@@ -5547,8 +5592,9 @@ __device__ __forceinline__ void pack_weights(const float (&low)[4], const float 
 /* Called, so that it does not swell its callers. */
 __device__ __noinline__ void store_one(int type, char *p, float f) { store_any(type, p, f); }
 
-/* Results of the lane's queries m, m + 8 and so on, 2 * N in all: 16 x 8 columns from t.column on. One
-   query after the other comes to the front, so that there is one piece of code for them if N is not 1. */
+/* Results of the lane's queries m, m + 8 and so on, 2 * N in all: 16 x 8 columns from t.column
+   on. One query after the other comes to the front, so that there is one piece of code for them
+   if N is not 1. */
 template <int N>
 __device__ __forceinline__ void write_tile(const params &p, const tile &t, int m, float factor, float bits,
                                            float (&top)[N][2], float (&den)[N][2],
@@ -5607,11 +5653,12 @@ __device__ __forceinline__ void write_tile(const params &p, const tile &t, int m
     }
 }
 
-/* On any card. A CTA of 4 warps owns a tile; a warp 32 of its queries, as two times 16, from the scores to
-   the output. Of d features it has 64 at a time, so one instance serves all; of V 128 columns.
-   Reads: K and V once for a tile. Flops: 2 * keys * queries * (d + dv). It should run at the speed of
-   mma.sync, of which ldmatrix takes half.
-   Barriers, for each block of keys: K is there and V's tile free; K's tile is free; V is there. */
+/* On any card. A CTA of 4 warps owns a tile; a warp 32 of its queries, as two times 16, from
+   the scores to the output. Of d features it has 64 at a time, so one instance serves all; of V
+   128 columns. Reads: K and V once for a tile. Flops: 2 * keys * queries * (d + dv). It should
+   run at the speed of mma.sync, of which ldmatrix takes half.
+   Barriers, for each block of keys: K is there and V's tile free; K's tile is free; V is
+   there. */
 __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_constant__ params p) {
     DYNAMIC_SHARED(slots);                          /* prefill_bytes */
     SHARED(bad, screened);
@@ -5784,8 +5831,8 @@ __device__ __forceinline__ void screen_pair(const params &p, unsigned at, unsign
     }
 }
 
-/* Copies by all threads of a group, which arrive by themselves; only what is to be looked at is waited
-   for. */
+/* Copies by all threads of a group, which arrive by themselves; only what is to be looked at is
+   waited for. */
 __device__ __forceinline__ void copy_blocks(const params &p, const tile &t, const places &at,
                                             groups_memory &s) {
     block_list list = list_of(p, t);
@@ -5827,11 +5874,12 @@ __device__ __forceinline__ void copy_blocks(const params &p, const tile &t, cons
     }
 }
 
-/* What a lane sends of a pair by boxes: 64 features of p.box_keys keys from `line` of the place on. */
+/* What a lane sends of a pair by boxes: 64 features of p.box_keys keys from `line` of the place
+   on. */
 struct box_place { int line, row, plane; bool missing; };
 
-/* A box none of whose keys is seen by a row of the tile comes from outside of the tensor: zeros. So does a
-   page that does not exist. missing: some lane has one. */
+/* A box none of whose keys is seen by a row of the tile comes from outside of the tensor:
+   zeros. So does a page that does not exist. missing: some lane has one. */
 __device__ __forceinline__ box_place find_box(const groups_params &p, const tile &t, const block_pair &x) {
     const int line = (int)((threadIdx.x & 31) >> 1) * p.box_keys,
               key = (line < BLOCK ? x.first : x.second - BLOCK) + line;
@@ -5857,7 +5905,8 @@ __device__ __forceinline__ void send_box(const tile &t, const box_place &box, co
         copy_box(to + (unsigned)(half * 128 * 128 + box.line * 128), map, 64 * half, box.row, t.kv,
                  box.plane, barrier);
 }
-/* K of keys whose page does not exist becomes NaN, so that who sees them is. A thread has one key. */
+/* K of keys whose page does not exist becomes NaN, so that who sees them is. A thread has one
+   key. */
 __device__ __forceinline__ void spoil_missing(const params &p, const tile &t, int first, int second,
                                               unsigned to) {
     const int line = (int)threadIdx.x % TILE_THREADS,
@@ -5871,8 +5920,8 @@ __device__ __forceinline__ void spoil_missing(const params &p, const tile &t, in
                    make_uint4(FULL, FULL, FULL, FULL));
 }
 
-/* What has landed and is to be touched: V of a pair that some query does not see wholly, K with pages
-   that do not exist. By all four warps; the thread that arrives has what was found. */
+/* What has landed and is to be touched: V of a pair that some query does not see wholly, K with
+   pages that do not exist. By all four warps; the thread that arrives has what was found. */
 __device__ __forceinline__ void touch_pair(const params &p, const tile &t, const places &at,
                                            groups_memory &s) {
     const int place = s.landed.place, is_v = s.landed.is_v;
@@ -5885,10 +5934,10 @@ __device__ __forceinline__ void touch_pair(const params &p, const tile &t, const
     barrier_arrive((is_v ? at.full_v : at.full_k) + 8 * place);
 }
 
-/* The same by the tensor copy engine: warp 0 sends. The others wait for what is to be touched, or the end:
-   they may not wait for places, as they could be a round behind, where a parity means the
-   opposite. MANY: tiles from `number` on until `end`, whose pairs follow each other; the last one
-   of a tile says so, a tile without any has one of no blocks. */
+/* The same by the tensor copy engine: warp 0 sends. The others wait for what is to be touched,
+   or the end: they may not wait for places, as they could be a round behind, where a parity
+   means the opposite. MANY: tiles from `number` on until `end`, whose pairs follow each other;
+   the last one of a tile says so, a tile without any has one of no blocks. */
 template <bool MANY>
 __device__ __forceinline__ void send_boxes(const groups_params &p, tile t, int number, int end,
                                            const places &at, groups_memory &s) {
@@ -5947,19 +5996,19 @@ __device__ __forceinline__ void send_boxes(const groups_params &p, tile t, int n
 }
 #endif
 
-/* For sm_90a: the tensor cores read shared memory themselves, for a group of 4 warps at once. Three such
-   groups: one copies, K and V of 128 keys each in PLACES places; two own 64 queries of the tile each.
-   While a group does a softmax, its products with V and the other group's are at work: the groups send
-   their products in turns, else both would want the tensor cores at once, and then the exponentials.
-   d and dv are at most 128; soft cap and slopes are k_prefill's. A pair of blocks need not be
-   neighbours: a mask's blocks come two by two.
-   Barriers: full and empty for each place. Copies arrive by themselves; only V of blocks that some query
-   does not see wholly is waited for, to be screened. By boxes, keys of a block that no query sees come with
-   it as they are.
-   MANY: of sparse tiles, which are short, a CTA has own_tiles, by boxes. K and V of the next one
-   are on their way during the end of the last, and a group goes on without the other. A group
-   copies its queries itself, once its products with K are done. Barriers beside those: 2 + group,
-   that all of it are done with the queries, and that the next ones are there. */
+/* For sm_90a: the tensor cores read shared memory themselves, for a group of 4 warps at once.
+   Three such groups: one copies, K and V of 128 keys each in PLACES places; two own 64 queries
+   of the tile each. While a group does a softmax, its products with V and the other group's are
+   at work: the groups send their products in turns, else both would want the tensor cores at
+   once, and then the exponentials. d and dv are at most 128; soft cap and slopes are
+   k_prefill's. A pair of blocks need not be neighbours: a mask's blocks come two by two.
+   Barriers: full and empty for each place. Copies arrive by themselves; only V of blocks that
+   some query does not see wholly is waited for, to be screened. By boxes, keys of a block that
+   no query sees come with it as they are.
+   MANY: of sparse tiles, which are short, a CTA has own_tiles, by boxes. K and V of the next
+   one are on their way during the end of the last, and a group goes on without the other. A
+   group copies its queries itself, once its products with K are done. Barriers beside those: 2
+   + group, that all of it are done with the queries, and that the next ones are there. */
 template <typename T, bool MANY>
 __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_constant__ groups_params p) {
 #if HAS_WARPGROUPS
@@ -6034,15 +6083,16 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
             barrier_wait(bar, phase);
             if (!boxes) fence_tensor_cores();
         };
-        /* The weights of a pair, in w. `behind` is called when half of them are there: then the products
-           before are done, and w may change. */
+        /* The weights of a pair, in w. `behind` is called when half of them are there: then the
+           products before are done, and w may change. */
         const auto softmax = [&](int first, int second, auto behind) {
             float highest[2], sum[2][2] = {};
             finish_rows<8, false>(p, t, m, first, false, is_partial(first), x);
             finish_rows<8, false>(p, t, m, second, false, is_partial(second), x + 8);
             new_maxima(factor, weight_bits_of(T()), x, top, keep, highest);
             weigh_keys<0, 8>(factor, x, highest, sum);
-            /* never true: these are there before the next wait, which the compiler would put first */
+            /* never true: these are there before the next wait, which the compiler would put
+               first */
             if (sum[0][0] + sum[1][0] + sum[0][1] + sum[1][1] < 0.0f) {
                 if constexpr (MANY) s.landed_tile = 0;                /* a trap in a loop takes registers */
                 else __trap();
@@ -6150,10 +6200,10 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
 
 /* -------------------------------------------------------------------------- >>sparse-kernel */
 
-/* SANTA_SAMPLE_ATTENTION, see >>sparse in santa.h: what finds the blocks that a tile reads. The scores of
-   the sampled rows are computed twice, once for each row's maximum and sum, then for the masses, so
-   that none are kept: of a unit, up to 64 rows of one head, and a block of 64 keys three sums are, of the
-   slashes that the block can touch there.
+/* SANTA_SAMPLE_ATTENTION, see >>sparse in santa.h: what finds the blocks that a tile reads. The
+   scores of the sampled rows are computed twice, once for each row's maximum and sum, then for
+   the masses, so that none are kept: of a unit, up to 64 rows of one head, and a block of 64
+   keys three sums are, of the slashes that the block can touch there.
      k_sample  maxima, then masses; a third time for what an audit asks
      k_select  one set, of columns or slashes, of a head
      k_join    the sets of a group together; whether it runs dense; audits
@@ -6196,10 +6246,11 @@ __device__ __forceinline__ i64 unit_at(const params &p, int b, int head, int u) 
 
 /* Scores of a unit's rows against the keys of a split, SAMPLE_BLOCKS blocks, of one head.
    Grid: (units x splits, head, batch). A CTA of 4 warps; a warp owns 16 rows, as in k_prefill.
-   AT_MAXIMA writes each row's highest score and sum of exp: p.row_sums. AT_MASSES writes for each block
-   the mass, as shares of the rows' softmax, of the slash before that of the block's first key, of that,
-   and of the next: p.masses. AT_SHARES writes each row's share in the head's own sets: p.shares.
-   Reads K once for each unit and head. Flops: 2 * d for each row and key.
+   AT_MAXIMA writes each row's highest score and sum of exp: p.row_sums. AT_MASSES writes for
+   each block the mass, as shares of the rows' softmax, of the slash before that of the block's
+   first key, of that, and of the next: p.masses. AT_SHARES writes each row's share in the
+   head's own sets: p.shares. Reads K once for each unit and head. Flops: 2 * d for each row and
+   key.
    Barriers: K's tile is there; it is free; the warps' sums. */
 __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_constant__ params p) {
     DYNAMIC_SHARED(slots);                          /* sample_bytes */
@@ -6377,12 +6428,12 @@ __device__ __forceinline__ double set_mass(const params &p, int b, int head, boo
     return sum;
 }
 
-/* The fewest columns, or slashes, that hold their alpha of a head's sampled mass: the largest mass from
-   which on all are enough, by halving; of those of just that mass the first ones.
-   Grid: (columns and slashes, head, batch), 256 threads. Writes: p.own, p.picked; slashes first as they
-   are, in p.raw_sets. A NaN among the masses makes the head read everything.
-   Reads: 16 bytes for each unit and block of 64 keys, three times that for slashes; 4 bytes of each block
-   32 times, from a cache. Latency-bound.
+/* The fewest columns, or slashes, that hold their alpha of a head's sampled mass: the largest
+   mass from which on all are enough, by halving; of those of just that mass the first ones.
+   Grid: (columns and slashes, head, batch), 256 threads. Writes: p.own, p.picked; slashes first
+   as they are, in p.raw_sets. A NaN among the masses makes the head read everything.
+   Reads: 16 bytes for each unit and block of 64 keys, three times that for slashes; 4 bytes of
+   each block 32 times, from a cache. Latency-bound.
    Barriers: for all masses; those of cta_scan; for all words of p.raw_sets. */
 __global__ void __launch_bounds__(256) k_select(const __grid_constant__ params p) {
     SHARED(shared, select_memory);
@@ -6457,7 +6508,8 @@ __global__ void __launch_bounds__(256) k_select(const __grid_constant__ params p
     }
 }
 
-/* Blocks that head `head` reads and those that dense attention would, of row blocks of a warp's turns. */
+/* Blocks that head `head` reads and those that dense attention would, of row blocks of a warp's
+   turns. */
 __device__ __forceinline__ void count_blocks(const params &p, int b, int head, const unsigned *sets,
                                              i64 *kept, i64 *all) {
     const int lane = threadIdx.x & 31, warp = this_warp(), size = 1 << p.block_shift;
@@ -6492,8 +6544,8 @@ __device__ __forceinline__ void count_blocks(const params &p, int b, int head, c
     }
 }
 
-/* The sets of a group together, unless per_head; whether it runs dense; what an audit has of that.
-   Grid: (KV head, batch), 256 threads. A warp owns every eighth block of query rows.
+/* The sets of a group together, unless per_head; whether it runs dense; what an audit has of
+   that. Grid: (KV head, batch), 256 threads. A warp owns every eighth block of query rows.
    Barriers: for the joined sets; those of cta_scan. */
 __global__ void __launch_bounds__(256) k_join(const __grid_constant__ params p) {
     SHARED(shared, select_memory);
@@ -6566,8 +6618,8 @@ __global__ void __launch_bounds__(256) k_join(const __grid_constant__ params p) 
     add(&p.stats->k_features_head, keys * p.d * p.group);
 }
 
-/* Mean of the `worst` smallest numbers, by all of a CTA's 256 threads; each(f) calls f with a thread's
-   own ones, once for each value that is among them. *smallest: of all. */
+/* Mean of the `worst` smallest numbers, by all of a CTA's 256 threads; each(f) calls f with a
+   thread's own ones, once for each value that is among them. *smallest: of all. */
 template <typename Each>
 __device__ __forceinline__ double low_mean(select_memory &shared, int worst, float *smallest, Each each) {
     float last = -1.0f;
@@ -6600,8 +6652,8 @@ __device__ __forceinline__ double low_mean(select_memory &shared, int worst, flo
 }
 
 /* Mean of the sampled rows' shares, and of the worst 1 % of them.
-   Grid: (head, batch), 256 threads; each looks at every 256th row as often as there are worst ones.
-   Barriers: for a row's share; for the least so far. */
+   Grid: (head, batch), 256 threads; each looks at every 256th row as often as there are worst
+   ones. Barriers: for a row's share; for the least so far. */
 __global__ void __launch_bounds__(256) k_audit(const __grid_constant__ params p) {
     SHARED(shared, select_memory);
     const int head = blockIdx.x, b = blockIdx.y;
@@ -6685,7 +6737,8 @@ __global__ void __launch_bounds__(256) k_row_mass(const __grid_constant__ params
         = all != all ? __int_as_float(0x7fc00000) : all > 0.0 ? share : 1.0f;
 }
 
-/* The smallest row_mass of a head, and the mean of the 1 % smallest. Grid: (head, batch), 256 threads. */
+/* The smallest row_mass of a head, and the mean of the 1 % smallest. Grid: (head, batch), 256
+   threads. */
 __global__ void __launch_bounds__(256) k_row_audit(const __grid_constant__ params p) {
     SHARED(shared, select_memory);
     const int head = blockIdx.x, b = blockIdx.y;
@@ -6789,8 +6842,9 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
     if (is_short && keys) add(&p.stats->dense_rows, p.group);
 }
 
-/* The same for all query rows of a call, which k_prefill has done. Of a sparse one a key counts that some
-   head of the group reads. Grid: (KV head, batch), 256 threads: a warp owns every eighth row. */
+/* The same for all query rows of a call, which k_prefill has done. Of a sparse one a key counts
+   that some head of the group reads. Grid: (KV head, batch), 256 threads: a warp owns every
+   eighth row. */
 __global__ void __launch_bounds__(256) k_prefill_stats(const __grid_constant__ params p) {
     const int kv = blockIdx.x, b = blockIdx.y, lane = threadIdx.x & 31, warp = this_warp();
     const bool all = !p.is_sparse || (!p.mask && p.runs_dense[b * (int)p.kv_heads + kv]);
@@ -6840,17 +6894,17 @@ __global__ void __launch_bounds__(256) k_prefill_stats(const __grid_constant__ p
 
 /* -------------------------------------------------------------------------- >>ranks-kernel */
 
-/* One context over ranks. The sums of a rank's draws, or its exact result, and lse go to a buffer as
-   f32 instead of out; the host's all_gather brings those of all ranks, and k_join_ranks adds or merges
-   them. Before the draw ranks tell each other k_rank_mass's. */
+/* One context over ranks. The sums of a rank's draws, or its exact result, and lse go to a
+   buffer as f32 instead of out; the host's all_gather brings those of all ranks, and
+   k_join_ranks adds or merges them. Before the draw ranks tell each other k_rank_mass's. */
 
 /* What a mass of 1 is in whole numbers, of which so many blocks' keys have a sum. */
 __device__ __forceinline__ double mass_unit(int blocks) {
     return (double)((u64)1 << 62 >> (32 - __clz(blocks * BLOCK)));
 }
 
-/* Largest score and mass of one query head here; of flash also the first tile, its largest score and
-   mass, then those of the last one; of top-p what its whole numbers are.
+/* Largest score and mass of one query head here; of flash also the first tile, its largest
+   score and mass, then those of the last one; of top-p what its whole numbers are.
    Grid: (query head, batch), 256 threads. Reads 8 bytes a block; latency-bound. */
 __global__ void __launch_bounds__(PORTION) k_rank_mass(const __grid_constant__ params p) {
     SHARED(s, rank_memory);
@@ -6885,9 +6939,9 @@ __global__ void __launch_bounds__(PORTION) k_rank_mass(const __grid_constant__ p
     }
 }
 
-/* flash over ranks, in two steps with an exchange between them. LIST: the tiles here with mass, and how
-   many of them lie between the first and the last. PLACE: where they are among those of all ranks.
-   Grid: (query head, batch), 256 threads. */
+/* flash over ranks, in two steps with an exchange between them. LIST: the tiles here with mass,
+   and how many of them lie between the first and the last. PLACE: where they are among those of
+   all ranks. Grid: (query head, batch), 256 threads. */
 __global__ void __launch_bounds__(PORTION) k_rank_tiles(const __grid_constant__ params p) {
     SHARED(s, rank_memory);
     const int b = blockIdx.y, head = blockIdx.x, tid = threadIdx.x;
@@ -6955,8 +7009,8 @@ __global__ void __launch_bounds__(PORTION) k_rank_tiles(const __grid_constant__ 
     met.draws = (int)(draws_below(met.before + met.here) - met.first_draw);
 }
 
-/* What one thread's columns add to the squared error of a result, see error_of_rank, in units of the
-   share of a draw. share: of the ranks that drew, or 0. */
+/* What one thread's columns add to the squared error of a result, see error_of_rank, in units
+   of the share of a draw. share: of the ranks that drew, or 0. */
 __device__ __noinline__ double joined_error(const params &p, i64 row, double &share) {
     const double *const e = (const double *)(p.parts + p.errors_at) + row * p.error_doubles;
     const i64 apart = p.part_floats / 2;
@@ -6995,8 +7049,8 @@ __device__ __noinline__ double joined_error(const params &p, i64 row, double &sh
 }
 
 /* Results of all ranks, one row of one head: out, lse and std_error.
-   Grid: rows * heads, 128 threads, each with some columns. Reads part_floats of each rank in all.
-   Barrier: for the error's sum. */
+   Grid: rows * heads, 128 threads, each with some columns. Reads part_floats of each rank in
+   all. Barrier: for the error's sum. */
 __global__ void __launch_bounds__(128) k_join_ranks(const __grid_constant__ params p) {
     SHARED(s, join_memory);
     const i64 row = blockIdx.x, apart = p.part_floats, last = p.rows_in_all * p.dv;
@@ -7008,7 +7062,8 @@ __global__ void __launch_bounds__(128) k_join_ranks(const __grid_constant__ para
     float m = MASKED, joined = *lse;
     double sum = 0.0, share = 1.0;
     bool bad = false;
-    /* methods that select: lse of all keys, beside that of those taken; vAttention: the largest score */
+    /* methods that select: lse of all keys, beside that of those taken; vAttention: the largest
+       score */
     const float *const beside = p.parts + p.rows_in_all * (p.dv + 1) + row,
                 *const whole = p.rank_lse && !adapts ? beside : nullptr;
 #pragma unroll 1
@@ -7084,7 +7139,8 @@ __global__ void __launch_bounds__(128) k_join_ranks(const __grid_constant__ para
                      : (float)(sqrt(fmax(total, total == total ? 0.0 : total)) * part);
 }
 
-/* ----------------------------------------------------------------------------- >>error-kernel */
+/* -----------------------------------------------------------------------------
+   >>error-kernel */
 
 /* The sum of all of a CTA's threads, or another `join`, for each of them. */
 template <typename Join>
@@ -7125,10 +7181,11 @@ __device__ __noinline__ double drawn_number(const params &p, int b, int kv, int 
                           * (double)value_scale(p, b, kv, key);
 }
 
-/* What a head's std_error needs of this rank's draws, for k_join_ranks: p.errors has the share of a draw
-   in the output, 0 without draws; a sum of squares over the columns; then rows of V, dv numbers each:
-   the sum of all draws (iid), of each comb, or the first and the last one, between which the squared
-   differences of neighbours are in the sum. A head's draws are those of all ranks, -1 for another's. */
+/* What a head's std_error needs of this rank's draws, for k_join_ranks: p.errors has the share
+   of a draw in the output, 0 without draws; a sum of squares over the columns; then rows of V,
+   dv numbers each: the sum of all draws (iid), of each comb, or the first and the last one,
+   between which the squared differences of neighbours are in the sum. A head's draws are those
+   of all ranks, -1 for another's. */
 __device__ __noinline__ void error_of_rank(const params &p, error_memory &s, int b, int head, int n) {
     const int tid = threadIdx.x, part = tid / 128, combs = p.combs;
     const i64 row = (i64)b * p.heads + head;
@@ -7192,10 +7249,10 @@ __device__ __noinline__ void error_of_rank(const params &p, error_memory &s, int
     e[1] = total;
 }
 
-/* What the output of a head is off by, from its draws, as santa__std_error of santa.h has it; for
-   methods without draws 0. NaN where out is.
-   Grid: (query head, batch). A CTA of 8 times 128 threads: a thread has a column of V, of 128, and an
-   eighth of the draws, combs or flash tiles.
+/* What the output of a head is off by, from its draws, as santa__std_error of santa.h has it;
+   for methods without draws 0. NaN where out is.
+   Grid: (query head, batch). A CTA of 8 times 128 threads: a thread has a column of V, of 128,
+   and an eighth of the draws, combs or flash tiles.
    Reads the drawn rows of V again, which L2 may hold; with sinks also the head's block sums.
    Barriers: around the sums of the eighths. Launched for a.std_error alone. */
 __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_constant__ params p) {
@@ -7317,7 +7374,8 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
 /* --------------------------------------------------------------------------- >>copy-kernel */
 
 /* N = 8 or 4 adjacent numbers of some rows, on 16 bytes (e4m3: 8, 4) if `vector`; else `have`
-   numbers, `step` bytes apart. The type is asked once, so that all are on their way together. */
+   numbers, `step` bytes apart. The type is asked once, so that all are on their way
+   together. */
 template <typename T, int N> struct raw_row {
     unsigned w[N * sizeof(T) / 4];
     __device__ __forceinline__ void load(const char *p) {
@@ -7377,7 +7435,8 @@ __device__ __forceinline__ char *copied_block(const params &p, int b, int kv, in
 }
 
 /* Sum of column c over the N keys of a block divided by N, in the order of the keys, as the CPU
-   has it; keys with a NaN or infinity are left out where `bad` names them. scale: of rows, or NULL. */
+   has it; keys with a NaN or infinity are left out where `bad` names them. scale: of rows, or
+   NULL. */
 template <typename Load>
 __device__ __forceinline__ float column_mean(const char *at, i64 row, int keys, const unsigned char *bad,
                                              const float *scale, Load load) {
@@ -7493,8 +7552,8 @@ __device__ __forceinline__ void rotate_centre(const params &p, float *centre) {
     }
 }
 
-/* The code of a centre's number x: the integer next to x / scale, halves upwards. `quotient` is that or
-   nearly so. */
+/* The code of a centre's number x: the integer next to x / scale, halves upwards. `quotient` is
+   that or nearly so. */
 __device__ __forceinline__ int centre_code(float x, float scale, float quotient) {
     float code = floorf(quotient + 0.5f);
     if (fmaf(-(code + 0.5f), scale, x) >= 0.0f) code += 1.0f;
@@ -7509,10 +7568,10 @@ __device__ __forceinline__ int centre_code(float x, float scale, float quotient)
      rotate   lanes to a key, each with PER pieces of 8 features, as far apart as there are
               lanes: strides of 8 and more are other lanes or other pieces
      encode   codes to shared memory, a word for a piece; then 16 bytes a thread
-   Reads K twice, the second time from the caches; writes the block. For f32, for rows with scales,
-   and for what k_encode_cores does not take.
-   Barriers: for scales; for the mean; for the centre, made by warp 0 while the others rotate; for the
-   codes. */
+   Reads K twice, the second time from the caches; writes the block. For f32, for rows with
+   scales, and for what k_encode_cores does not take.
+   Barriers: for scales; for the mean; for the centre, made by warp 0 while the others rotate;
+   for the codes. */
 __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ params p) {
     enum { PER = 2 };
     DYNAMIC_SHARED(slots);                          /* [keys][pieces + 1]: words of codes */
@@ -7683,7 +7742,8 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
     }
 }
 
-/* Adds up HALF pairs of numbers over the lanes whose numbers differ in bit HALF; each keeps a half. */
+/* Adds up HALF pairs of numbers over the lanes whose numbers differ in bit HALF; each keeps a
+   half. */
 template <int HALF> __device__ __forceinline__ void fold(float *x, int lane) {
     const bool upper = (lane & HALF) != 0;
 #pragma unroll
@@ -7693,17 +7753,17 @@ template <int HALF> __device__ __forceinline__ void fold(float *x, int lane) {
     }
 }
 
-/* The same by tensor cores: K of 16 or 8 bits in adjacent features, head_dim a multiple of 32, up to
-   ENCODE_DIM. It reads K once and should run at the speed of that, so it saves instructions.
-   Grid: (64 keys, or a block of fewer than 16 for each warp; KV head; batch). A warp takes 16 keys.
-   Lane 4 g + t has keys g and g + 8, of each 32 features the piece t, 8 adjacent ones, which is
-   what a word of the copy holds:
+/* The same by tensor cores: K of 16 or 8 bits in adjacent features, head_dim a multiple of 32,
+   up to ENCODE_DIM. It reads K once and should run at the speed of that, so it saves
+   instructions. Grid: (64 keys, or a block of fewer than 16 for each warp; KV head; batch). A
+   warp takes 16 keys. Lane 4 g + t has keys g and g + 8, of each 32 features the piece t, 8
+   adjacent ones, which is what a word of the copy holds:
      rotate   feature 8 t + 4 u + i of a group is number (t, i) of step u of an mma by a 16 x 16
-              Hadamard matrix of +-1. Its sums are where its numbers were; u, and groups, are then
-              butterflies of a lane's own numbers.
+              Hadamard matrix of +-1. Its sums are where its numbers were; u, and groups, are
+              then butterflies of a lane's own numbers.
      mean     of the rotated keys, by lanes, then by warps
-     encode   codes are rounded by adding a number whose last bit is 1; of each 16 bytes a lane of
-              four writes 4
+     encode   codes are rounded by adding a number whose last bit is 1; of each 16 bytes a lane
+              of four writes 4
    One barrier, for the means. */
 __global__ void __launch_bounds__(32 * ENCODE_WARPS, 4) k_encode_cores(const __grid_constant__ params p) {
     enum { ROWS = 2, GROUPS = ENCODE_DIM / 32 };
@@ -7875,8 +7935,8 @@ __global__ void __launch_bounds__(32 * ENCODE_WARPS, 4) k_encode_cores(const __g
         const float inverse = rsqrtf(squares[r]) * root;
         const bool good = is_finite(squares[r]),    /* else a key that is not finite, or too large */
                    flat = !(inverse > 0.0f) || !is_finite(inverse);
-        /* x * inverse + levels / 2, as a share of all levels, which it cannot leave; the largest is
-           a little below 1 */
+        /* x * inverse + levels / 2, as a share of all levels, which it cannot leave; the
+           largest is a little below 1 */
         const float share = flat ? 0.0f : inverse * per_level;
         float both = 0.0f, codes = -2.0f * (float)(GROUPS - groups);     /* a code for 0 counts 1 / 4 */
 #pragma unroll
@@ -7903,8 +7963,8 @@ __global__ void __launch_bounds__(32 * ENCODE_WARPS, 4) k_encode_cores(const __g
         if (t == 0 && key < keys)
             *(unsigned short *)(at.to + p.copy.gains + 2 * key) = (unsigned short)gain;
     }
-    /* 16 bytes of a chunk and key: byte i has features i, 16 + i, .. of the chunk. Lanes t and t ^ 2
-       have the same bytes of it; each writes a half of them. */
+    /* 16 bytes of a chunk and key: byte i has features i, 16 + i, .. of the chunk. Lanes t and
+       t ^ 2 have the same bytes of it; each writes a half of them. */
     const int each = bits == 4 ? 1 : 2;             /* groups of a chunk */
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
@@ -7928,10 +7988,11 @@ __global__ void __launch_bounds__(32 * ENCODE_WARPS, 4) k_encode_cores(const __g
     }
 }
 
-/* ------------------------------------------------------------------------------- >>take-rows */
+/* -------------------------------------------------------------------------------
+   >>take-rows */
 
-/* The keys of a row that the copy of K stands for: from .. to - 1, beside them [begin, from) and
-   [to, end) are read exactly. All of them are if none can be taken from the copy. */
+/* The keys of a row that the copy of K stands for: from .. to - 1, beside them [begin, from)
+   and [to, end) are read exactly. All of them are if none can be taken from the copy. */
 struct proxy_range { int begin, end, position, from, to; };
 __device__ __forceinline__ proxy_range copied_range(const params &p, int b) {
     proxy_range r;
@@ -8062,20 +8123,22 @@ __device__ __noinline__ float dot_plain(const params &p, const float *q, const c
     return sum;
 }
 
-/* What a part of the keys that are read exactly gave a head: dv sums, the highest score, the sum of exp. */
+/* What a part of the keys that are read exactly gave a head: dv sums, the highest score, the
+   sum of exp. */
 __device__ __forceinline__ float *fixed_of(const params &p, int part, i64 row) {
     return p.fixed + ((i64)part * p.batch * p.heads + row) * (p.dv + 2);
 }
 
 /* Rows of K and V join the sums of SLICE heads from h0 on. `mode`:
-     ALWAYS   keys [begin, middle) and [from, end): exp(score - highest), relative to the part's own
+     ALWAYS   keys [begin, middle) and [from, end): exp(score - highest), relative to the part's
+              own
      DRAWN    the list: exp(score - top) / (all * chance); with exact scores share / chance
      WEIGH    the list, without V: only the sums of weights
      SURE     the list, of V only rows whose chance is 1
-   They are dealt to `parts`: row i is number i / parts of part i % parts, so that no bit depends on
-   how many CTAs there are; this one has some from part `first` on. 64 rows at a time, four lanes to
-   a row of K, each of them with the weight of one head; then V, two columns and a head a thread.
-   Rows that are 16-byte pieces lie in `stage` meanwhile. */
+   They are dealt to `parts`: row i is number i / parts of part i % parts, so that no bit
+   depends on how many CTAs there are; this one has some from part `first` on. 64 rows at a
+   time, four lanes to a row of K, each of them with the weight of one head; then V, two columns
+   and a head a thread. Rows that are 16-byte pieces lie in `stage` meanwhile. */
 enum { ALWAYS, DRAWN, WEIGH, SURE };
 __device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const team &t, int mode,
                                           int count, int h0, int middle, int from, bool again,
@@ -8308,27 +8371,28 @@ __device__ __forceinline__ void take_always(const params &p, unsigned id, char *
 
 /* ------------------------------------------------------------------- >>proxy-scores-kernel */
 
-/* The order of a lane's 8 numbers, of keys 8 r + (i ^ r): its words so that i counts the keys. */
+/* The order of a lane's 8 numbers, of keys 8 r + (i ^ r): its words so that i counts the
+   keys. */
 __device__ __forceinline__ void exchange(unsigned &a, unsigned &b, bool now) {
     const unsigned x = now ? b : a;
     b = now ? a : b;
     a = x;
 }
 
-/* Scores of 64 keys for up to 8 query heads from the copy of K: codes of u8 against q in 8 bits. A
-   warp streams its blocks through a ring in shared memory, each block by one bulk copy (pages of
-   16 or 32 keys: by four or two). Row r of the M side holds keys 8 r + (i ^ r), i = 0 .. 7 by step
-   and half: a lane ends with adjacent keys, and ldmatrix meets no bank conflict. The centre's
-   product takes q in two parts of 8 bits.
+/* Scores of 64 keys for up to 8 query heads from the copy of K: codes of u8 against q in 8
+   bits. A warp streams its blocks through a ring in shared memory, each block by one bulk copy
+   (pages of 16 or 32 keys: by four or two). Row r of the M side holds keys 8 r + (i ^ r), i = 0
+   .. 7 by step and half: a lane ends with adjacent keys, and ldmatrix meets no bank conflict.
+   The centre's product takes q in two parts of 8 bits.
    Of 8 slots for heads groups of up to four leave half: there each lane has one head, in its
    even slot, and in the odd one the second part of that head's q, for the centre.
    Codes of a byte's upper half are multiplied where they are, as sixteenfold ones.
-   Grid: p.proxy_chunks CTAs for each KV head and slice, of p.chunk_blocks each; among them, early,
-   p.fixed_ctas for the keys that are read exactly.
+   Grid: p.proxy_chunks CTAs for each KV head and slice, of p.chunk_blocks each; among them,
+   early, p.fixed_ctas for the keys that are read exactly.
    Reads the copy once for each slice; writes 64 stash entries, 8 + 4 bytes a block and head. It
    should run at the speed of reading the copy.
-   Barrier: for q, which warp h rotates for head h. G: 32-feature groups of 4 bits, or 0: as many
-   as there are, of any bits. */
+   Barrier: for q, which warp h rotates for head h. G: 32-feature groups of 4 bits, or 0: as
+   many as there are, of any bits. */
 template <int G> __global__ void __launch_bounds__(SCORE_WARPS * 32, PROXY_CTAS)
 k_proxy_scores(const __grid_constant__ params p) {
     DYNAMIC_SHARED(slots);
@@ -8467,8 +8531,8 @@ k_proxy_scores(const __grid_constant__ params p) {
             s.middle[warp] = unit * (p.copy.bits == 4 ? 7.5f : 1.5f) * (float)sum;
         }
     }
-    /* only now: behind the ring's bytes the query's code and parameters would wait, behind those
-       of the next kernel the ring's */
+    /* only now: behind the ring's bytes the query's code and parameters would wait, behind
+       those of the next kernel the ring's */
     int ahead = first + warp;
 #pragma unroll 1
     for (int i = 0; i < p.ring_slots; i++, ahead += SCORE_WARPS) if (ahead < last) fill(ahead, i);
@@ -8498,7 +8562,8 @@ k_proxy_scores(const __grid_constant__ params p) {
     for (int e = 0; e < 2; e++) { unit[e] = s.unit[own + e & 7]; middle[e] = s.middle[own + e & 7]; }
     const float down_to_one = G ? 0.0625f : 1.0f;   /* sums of codes are sixteenfold, or are not */
 
-    /* where matrix i has row lane % 8: key 8 (lane % 8) + (i ^ lane % 8), i = lane / 8 and 4 more */
+    /* where matrix i has row lane % 8: key 8 (lane % 8) + (i ^ lane % 8), i = lane / 8 and 4
+       more */
     unsigned row_at[2];
     unsigned stride = 16u << p.copy.shift;          /* from chunk to chunk */
 #pragma unroll
@@ -8515,7 +8580,8 @@ k_proxy_scores(const __grid_constant__ params p) {
     const bool log_stash = p.stash_type != SANTA_STASH_F32;
     const int groups = G ? G : p.copy.features / 32;
 
-    /* where the results of head `own` and the next block go, relative to those of this warp's first */
+    /* where the results of head `own` and the next block go, relative to those of this warp's
+       first */
     const i64 own_row = ((i64)b * p.heads + head + own) * p.blocks + first + warp;
     char *entries_at = p.stash + (own_row * BLOCK + 8 * r) * (log_stash ? 1 : 4);
     float2 *sums_at = p.block_sums + own_row;
@@ -8527,7 +8593,8 @@ k_proxy_scores(const __grid_constant__ params p) {
         const unsigned at = mine + (unsigned)(slot * p.slot_bytes);
         const char *here = (const char *)slots + (at - (unsigned)__cvta_generic_to_shared(slots));
         barrier_wait(full + 8 * slot, phase);
-        /* the centre: rows 0 .. 7 of a left side are two groups' lower halves, 8 .. 15 the upper */
+        /* the centre: rows 0 .. 7 of a left side are two groups' lower halves, 8 .. 15 the
+           upper */
         int sums[4][4] = {}, centre[2][2];
         const auto centre_sums = [&](auto products) {
 #pragma unroll
@@ -8681,8 +8748,8 @@ k_proxy_scores(const __grid_constant__ params p) {
             if (!(m < MASK_LIMIT) && !(fabsf(m) < 100000.0f)) m = __int_as_float(0x7fc00000);
             const i64 other = e ? p.blocks : 0;     /* from head to head */
             if (log_stash) {
-                /* u = 2^(-code / 16): whole steps from the maximum, which is rounded alike; 255 stands
-                   for 0. 2^23 + 2^22 more leaves an integer in the low byte */
+                /* u = 2^(-code / 16): whole steps from the maximum, which is rounded alike; 255
+                   stands for 0. 2^23 + 2^22 more leaves an integer in the low byte */
                 const float zero = 12582912.0f, top = __fadd_rn(16.0f * m, zero);
                 unsigned n[8];
 #pragma unroll
@@ -8752,12 +8819,12 @@ k_proxy_scores(const __grid_constant__ params p) {
 /* ------------------------------------------------------------------- >>proxy-gather-kernel */
 
 /* Exact attention of up to HEADS query heads of a KV head over the keys [begin, middle) and
-   [from, end), or part `part` of `parts` of them, by a CTA of 8 warps: out[h * pitch]: dv sums of
-   exp(score - highest) * V, the highest score and the sum of exp. With `list` over the keys that
-   it holds at these places. moments: then the sum of exp squared, and, if 2, of that times |V|^2.
-   256 keys at a time: their scores, the heads' weights, then V, four columns a lane and the keys
-   dealt to the warps. Rows that are 16-byte pieces come to `stage` first, all at once, if there is
-   one, of `room` bytes.
+   [from, end), or part `part` of `parts` of them, by a CTA of 8 warps: out[h * pitch]: dv sums
+   of exp(score - highest) * V, the highest score and the sum of exp. With `list` over the keys
+   that it holds at these places. moments: then the sum of exp squared, and, if 2, of that times
+   |V|^2. 256 keys at a time: their scores, the heads' weights, then V, four columns a lane and
+   the keys dealt to the warps. Rows that are 16-byte pieces come to `stage` first, all at once,
+   if there is one, of `room` bytes.
    Called for few keys, or rarely. */
 template <int HEADS>
 __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, int b, int head, int heads,
@@ -9007,10 +9074,11 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
     }
 }
 
-/* The exact scores of a head's `want` likeliest keys take the place of the copy's, as santa__rescue has
-   it; returns how many. block_sums: from t.first on. A key's rank is its mass, then its number: 8 bits
-   at a time, the cluster counts how many keys have which. Then a warp goes through a block.
-   tell: NULL, or only their masses go there, in any order, and zeros behind: `want` in all. */
+/* The exact scores of a head's `want` likeliest keys take the place of the copy's, as
+   santa__rescue has it; returns how many. block_sums: from t.first on. A key's rank is its
+   mass, then its number: 8 bits at a time, the cluster counts how many keys have which. Then a
+   warp goes through a block. tell: NULL, or only their masses go there, in any order, and zeros
+   behind: `want` in all. */
 __device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team &t, int h, float head_top,
                                    float inverse, float2 *block_sums, int want, float *tell = nullptr) {
     const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), threads = (int)blockDim.x,
@@ -9186,8 +9254,8 @@ __device__ __forceinline__ float stash_mass(const entries<unsigned char> &x, int
 __device__ __forceinline__ float stash_mass(const entries<float> &x, int i) { return x[i]; }
 
 /* Where a tooth fell: the key's entry in its block, -1 if none; the mass before it there in two
-   parts, and its own; what a mass of the block is multiplied with, since what is rounded adds up
-   to something else. */
+   parts, and its own; what a mass of the block is multiplied with, since what is rounded adds
+   up to something else. */
 struct drawn_key { int entry; float begin, below, mass, stretch; };
 
 /* As find_keys: four lanes to a tooth. `want`: this lane's tooth, as mass of its block. */
@@ -9248,8 +9316,8 @@ __device__ __forceinline__ drawn_key find_drawn(const U *stash, int count, int b
     return found;
 }
 
-/* q . k of 16 rows of K at p.k + at[i], 4 lanes to a row, 8 features of a lane at a time: of lane i
-   the product of row i. */
+/* q . k of 16 rows of K at p.k + at[i], 4 lanes to a row, 8 features of a lane at a time: of
+   lane i the product of row i. */
 template <typename T>
 __device__ __forceinline__ float dot_rows(const params &p, const float *q, const i64 *at) {
     const int lane = threadIdx.x & 31, c = lane & 3;
@@ -9313,8 +9381,9 @@ __device__ __noinline__ float dot_numbers(const params &p, const float *q, const
     return mine;
 }
 
-/* As santa__found_variance: log(1 + CV^2) of e^(s - s^) under the shares, or what keys that hold far less
-   than the copy says let expect. Sums of w, of p^ / pi, of w r over the drawn keys. */
+/* As santa__found_variance: log(1 + CV^2) of e^(s - s^) under the shares, or what keys that
+   hold far less than the copy says let expect. Sums of w, of p^ / pi, of w r over the drawn
+   keys. */
 __device__ __forceinline__ float found_variance(float w, float share, float square) {
     if (!(share > 0.0f)) return 0.0f;
     const float per = 1.0f / w, ratio = w > 0.0f ? square * per * (share * per) : 1.0f,
@@ -9353,7 +9422,8 @@ __device__ __noinline__ rank_guard guard_of(const params &p, i64 row) {
     x.some = x.total != 0.0 || x.fixed != 0.0;
     const bool light = x.fixed != 0.0 && x.fixed_top - x.m > 100.0f;
     if (x.total <= DBL_MAX && x.total > 0.0) {
-        /* as santa__expected_variance: where the others hide the copy's, these may have grown */
+        /* as santa__expected_variance: where the others hide the copy's, these may have
+           grown */
         const float own = (float)(spread / x.total),
                     beside = (float)(x.fixed * exp2((double)x.fixed_top - (double)x.m) / x.total);
         x.expected = x.fixed != 0.0 ? own / (1.0f + beside * __expf(-fminf(0.5f * own, 80.0f))) : own;
@@ -9378,8 +9448,9 @@ __device__ __noinline__ copied_rank copied_met(const params &p, i64 row) {
     return x;
 }
 
-/* The n largest numbers that ranks tell, n each and `apart`, where 0 is none: which one is the least of
-   them. Of equal ones those of the first ranks are taken; returns how many of this rank's. */
+/* The n largest numbers that ranks tell, n each and `apart`, where 0 is none: which one is the
+   least of them. Of equal ones those of the first ranks are taken; returns how many of this
+   rank's. */
 __device__ __noinline__ int best_of_ranks(const params &p, best_memory &s, const unsigned *best, i64 apart,
                                           int n, unsigned *least) {
     const int tid = threadIdx.x;
@@ -9425,10 +9496,10 @@ __device__ __noinline__ int best_of_ranks(const params &p, best_memory &s, const
     return s.counts[2] + min(max(more - s.counts[0], 0), s.counts[1]);
 }
 
-/* Which keys of all ranks are rescued, in two steps with an exchange between them: each rank tells its
-   rescue_keys largest masses of a head that is to be; then it takes those among the largest of all,
-   of equal ones those of the first ranks. Of other heads the first step tells zeros.
-   Barriers: of rescue, and between the steps of the choice. */
+/* Which keys of all ranks are rescued, in two steps with an exchange between them: each rank
+   tells its rescue_keys largest masses of a head that is to be; then it takes those among the
+   largest of all, of equal ones those of the first ranks. Of other heads the first step tells
+   zeros. Barriers: of rescue, and between the steps of the choice. */
 __device__ __noinline__ void rescue_of_ranks(const params &p, proxy_gather_memory &s) {
     const int b = (int)blockIdx.y, head = (int)blockIdx.x, tid = threadIdx.x, n = p.rescue_keys;
     const i64 row = (i64)b * p.heads + head, apart = (i64)p.batch * p.heads * n;
@@ -9460,8 +9531,9 @@ __device__ __noinline__ void rescue_of_ranks(const params &p, proxy_gather_memor
     if (tid == 0 && p.rescued && mends) p.rescued[row] = want;
 }
 
-/* What all ranks have drawn of a head: whether it is done, or once more by exact attention over the keys
-   here, whose results k_join_ranks merges as those of dense; else out is scaled, and the sum of all. */
+/* What all ranks have drawn of a head: whether it is done, or once more by exact attention over
+   the keys here, whose results k_join_ranks merges as those of dense; else out is scaled, and
+   the sum of all. */
 __device__ __noinline__ void finish_of_ranks(const params &p, proxy_gather_memory &s) {
     const int b = (int)blockIdx.y, head = (int)blockIdx.x, tid = threadIdx.x;
     const i64 row = (i64)b * p.heads + head, apart = (i64)p.batch * p.heads,
@@ -9515,21 +9587,21 @@ __device__ __noinline__ void finish_of_ranks(const params &p, proxy_gather_memor
 
 /* Draws of one query head from the scores of the copy, their rows of K and V, the weights, the
    guard: out and lse.
-   Grid: (query head, batch, portion of the draws). A CTA of 8 warps, or of 4 where many CTAs wait
-   for room, each of which does what two of 8 do, in their order:
+   Grid: (query head, batch, portion of the draws). A CTA of 8 warps, or of 4 where many CTAs
+   wait for room, each of which does what two of 8 do, in their order:
      scan     as k_gather; the keys read exactly join the total
      draw     a lane per tooth of the comb, 16 a warp of 8; a key is its first tooth's
      weigh    the drawn rows of K against q: e^s against e^s^
      gather   their rows of V, 16 at a time; then the 8 warps' sums in order
      merge    with more than one portion: the CTA that finishes last
-   and there, where the log weights vary too much by what is found, or with a NaN among the scores,
-   exact attention of the head: attend. Where they are expected to, rescue, and the scan once more.
-   Over ranks each of these steps is a launch of its own, see p.rank_step. The draw is an instance, since as
-   one they cost 1.5 us of 28.8 at 1 x 32k: code comes cold. The others are in the instance that has a
-   rescue and exact attention anyway.
-   Reads, per CTA: blocks * 12 + draws * (64 stash entries + a row of K and of V). Latency-bound:
-   all that does not depend on the scores stands before the wait, and rows are sent for as soon as
-   they are known.
+   and there, where the log weights vary too much by what is found, or with a NaN among the
+   scores, exact attention of the head: attend. Where they are expected to, rescue, and the scan
+   once more. Over ranks each of these steps is a launch of its own, see p.rank_step. The draw
+   is an instance, since as one they cost 1.5 us of 28.8 at 1 x 32k: code comes cold. The others
+   are in the instance that has a rescue and exact attention anyway.
+   Reads, per CTA: blocks * 12 + draws * (64 stash entries + a row of K and of V).
+   Latency-bound: all that does not depend on the scores stands before the wait, and rows are
+   sent for as soon as they are known.
    Barriers: as k_gather. */
 template <bool RANKS>
 __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_constant__ params p) {
@@ -9671,16 +9743,16 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         step = all * p.per_sample;                  /* from tooth to tooth */
         per_step = 1.0f / (float)step;
         if (alone) break;
-        /* as santa__expected_variance: where the others hide the copy's, these may have grown; relative
-           to the copy's mass */
+        /* as santa__expected_variance: where the others hide the copy's, these may have grown;
+           relative to the copy's mass */
         const float own_variance = p.noise * (p.scale * p.scale * squares)
                                  * __fdividef(spread, (float)total),
                     beside = fixed_sum * lift_fixed / (float)total;
         expected = blocks && finite && total > 0.0
                  ? own_variance / (1.0f + beside * __expf(-fminf(0.5f * own_variance, 80.0f))) : 0.0f;
         if (agreed(!(expected > p.rescue_above) || light || p.rescue_keys == 0)) break;
-        /* the exact scores of its likeliest keys, in sums of its own, since the other portions look at
-           these; they leave it to the first one */
+        /* the exact scores of its likeliest keys, in sums of its own, since the other portions
+           look at these; they leave it to the first one */
         alone = true;
         if (index) return;
         team t = {};
@@ -9901,9 +9973,9 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
     }
 }
 
-/* Of a head's scores from the copy what ranks tell each other: the largest, their mass; of the keys read
-   exactly the largest and the sum; the variance to expect times that mass. Behind a rescue the first
-   two once more.
+/* Of a head's scores from the copy what ranks tell each other: the largest, their mass; of the
+   keys read exactly the largest and the sum; the variance to expect times that mass. Behind a
+   rescue the first two once more.
    Grid: (query head, batch), 256 threads. Reads 12 bytes a block; latency-bound. */
 __global__ void __launch_bounds__(PORTION) k_rank_copied(const __grid_constant__ params p) {
     SHARED(s, rank_memory);
@@ -9951,10 +10023,11 @@ __global__ void __launch_bounds__(PORTION) k_rank_copied(const __grid_constant__
     said[4] = (double)(p.noise * (p.scale * p.scale)) * squares * spread;
 }
 
-/* ----------------------------------------------------------------------------- >>draw-kernel */
+/* -----------------------------------------------------------------------------
+   >>draw-kernel */
 
-/* The masses of the team's heads h .. last - 1 in this CTA's parts of the blocks: a warp to a part
-   and head. All CTAs of the cluster get them. */
+/* The masses of the team's heads h .. last - 1 in this CTA's parts of the blocks: a warp to a
+   part and head. All CTAs of the cluster get them. */
 __device__ __forceinline__ void sum_parts(const params &p, draw_memory &s, const team &t, int from,
                                           int last) {
     const int lane = threadIdx.x & 31, n = last - from;
@@ -10020,8 +10093,8 @@ __device__ __noinline__ void over_ranks(const params &p, i64 row, float &m, doub
     fixed_sum = (float)guard.fixed;
 }
 
-/* What a head's parts add up to: what its scores are relative to, all of its mass, and the variance
-   to expect, as santa__expected_variance. A warp for each head. */
+/* What a head's parts add up to: what its scores are relative to, all of its mass, and the
+   variance to expect, as santa__expected_variance. A warp for each head. */
 __device__ __forceinline__ void settle_head(const params &p, draw_memory &s, const team &t, int h,
                                             bool first) {
     const int lane = threadIdx.x & 31, part = lane & (DRAW_PARTS - 1);
@@ -10075,9 +10148,9 @@ __device__ __forceinline__ void settle_head(const params &p, draw_memory &s, con
     s.factor[h] = 1.0f;
 }
 
-/* Sizes of the keys of a block, N at a lane: the largest of their shares. LANES lanes side by side
-   have a block; returns their sum. fresh: units are made of the sums, and kept; for the copy's bytes
-   logarithms of them, so that a key costs one exponential. */
+/* Sizes of the keys of a block, N at a lane: the largest of their shares. LANES lanes side by
+   side have a block; returns their sum. fresh: units are made of the sums, and kept; for the
+   copy's bytes logarithms of them, so that a key costs one exponential. */
 template <typename U>
 __device__ __forceinline__ float lane_sizes(const params &p, draw_memory &s, const team &t, int block,
                                             bool fresh, float *size) {
@@ -10156,9 +10229,9 @@ __device__ __forceinline__ i64 teeth_below(i64 end, unsigned word) {
     return end > (i64)word ? (end - 1 - (i64)word >> 32) + 1 : 0;
 }
 
-/* What a lane finds in a block: the sum of its sizes, of the group's if not `find`; else whether
-   its share holds the tooth at `at`, in ticks from the block's start, in which entry, of what
-   size, and whether the tooth before fell there, too. */
+/* What a lane finds in a block: the sum of its sizes, of the group's if not `find`; else
+   whether its share holds the tooth at `at`, in ticks from the block's start, in which entry,
+   of what size, and whether the tooth before fell there, too. */
 struct lane_share { float sum, size; int entry; bool here, again; };
 template <typename U>
 __device__ __forceinline__ lane_share share_of_lane(const params &p, draw_memory &s, const team &t,
@@ -10297,21 +10370,23 @@ __device__ __forceinline__ void write_lse(const params &p, const team &t, int h,
 }
 
 /* Draws of a team of heads by one comb, their rows of V and, from a copy, of K: out and lse.
-   Grid: (cluster CTAs of a team, batch). The team's blocks and rows are dealt to 8 parts, these to the
-   cluster's CTAs of 8 warps, which send each other what they know:
+   Grid: (cluster CTAs of a team, batch). The team's blocks and rows are dealt to 8 parts, these
+   to the cluster's CTAs of 8 warps, which send each other what they know:
      always   the keys that are read exactly, before the scores are there
-     masses   of the parts of the blocks, then of the heads; what expects a large error is rescued
-     sizes    of the blocks: the stash once, and where each begins in the comb's ticks of 2^-32 tooth
-     find     the keys of the teeth; a key is its first tooth's, and goes to the list of the part
-              that the tooth belongs to
+     masses   of the parts of the blocks, then of the heads; what expects a large error is
+              rescued
+     sizes    of the blocks: the stash once, and where each begins in the comb's ticks of 2^-32
+              tooth
+     find     the keys of the teeth; a key is its first tooth's, and goes to the list of the
+              part that the tooth belongs to
      rows     of K against q, then of V; the parts' sums in order
-   and a head whose log weights vary too much by what was found, or with a NaN, takes all of its keys.
-   Over ranks in two launches: TELL ends with the ticks of this rank's keys, PLACE begins with those of
-   the ranks before it. With exact scores the sure keys' sums go apart; from a copy k_proxy_gather's
-   FINISH makes out.
-   Reads, per team: blocks * (12 + 64 stash entries) a head, draws * (64 stash entries a head + a row
-   of K and of V). Latency-bound: all that does not depend on the scores stands before the wait.
-   Barriers: of the cluster, between these. */
+   and a head whose log weights vary too much by what was found, or with a NaN, takes all of its
+   keys. Over ranks in two launches: TELL ends with the ticks of this rank's keys, PLACE begins
+   with those of the ranks before it. With exact scores the sure keys' sums go apart; from a
+   copy k_proxy_gather's FINISH makes out.
+   Reads, per team: blocks * (12 + 64 stash entries) a head, draws * (64 stash entries a head +
+   a row of K and of V). Latency-bound: all that does not depend on the scores stands before the
+   wait. Barriers: of the cluster, between these. */
 __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ params p) {
     DYNAMIC_SHARED(slots);
     draw_memory &s = *(draw_memory *)slots;
@@ -10343,8 +10418,8 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
             if (lane == 0) s.squares[h0 + warp] = squares;
         }
     }
-    /* What is large stands here once, and each step of a CTA goes through it: MASSES, a ROUND of the
-       list, LAST: heads that take all of their keys. */
+    /* What is large stands here once, and each step of a CTA goes through it: MASSES, a ROUND
+       of the list, LAST: heads that take all of their keys. */
     enum { MASSES, ROUND, LAST };
     i64 base = 0, teeth = 0, from = 0, to = 0, rounds = 0, round = 0;
     int mode = DRAWN;
@@ -10500,7 +10575,8 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
             continue;
         }
 
-        /* the sums of this CTA's first head are on their way beside what is known of all heads */
+        /* the sums of this CTA's first head are on their way beside what is known of all
+           heads */
         const auto sum_of = [&](int h) {
             float x = 0.0f;
 #pragma unroll
@@ -10526,8 +10602,8 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
                     for (int i = 0; i < 3; i++) x[i] += __shfl_xor_sync(FULL, x[i], o);
             }
             if (lane) continue;
-            /* as santa__found_variance: log(1 + CV^2) of e^(s - s^) under the shares, or what keys that
-               hold far less than the copy says let expect */
+            /* as santa__found_variance: log(1 + CV^2) of e^(s - s^) under the shares, or what
+               keys that hold far less than the copy says let expect */
             if (x[1] > 0.0f) {
                 const float ratio = x[0] > 0.0f ? x[2] / x[0] * (x[1] / x[0]) : 1.0f,
                             over = logf(x[1]) - logf(fmaxf(x[0], 1e-37f));
@@ -10600,8 +10676,8 @@ __device__ __forceinline__ i64 mean_sum(const params &p, int i, i64 x) {
     return p.means ? p.means[i] += x : x;
 }
 
-/* As k_stats for a row drawn by k_draw. Keys that are read exactly count once for a group; a head
-   that was done again has read all of its keys.
+/* As k_stats for a row drawn by k_draw. Keys that are read exactly count once for a group; a
+   head that was done again has read all of its keys.
    Grid: as k_stats. The means of variances are one thread's. */
 __global__ void __launch_bounds__(256) k_draw_stats(const __grid_constant__ params p) {
     const int kv = blockIdx.x, b = blockIdx.y, lists = p.group / p.together;
@@ -10714,25 +10790,25 @@ __device__ __forceinline__ void add_mass(u64 *to, u64 x) {
     if (high) atomicAdd(&half[1], high);
 }
 
-/* Of a head the keys of highest scores, by those that a scores kernel has left: p.samples of them,
-   or, for top-p, the fewest whose mass reaches p.top_p; of equal ones the first. To p.keys in
-   ascending order, p.draws and p.list_rest; p.list_ranges: those that a copy leaves out.
-   Scores lie there as they are, or, of a copy in bytes, as whole sixteenths of an octave below
-   their block's highest.
+/* Of a head the keys of highest scores, by those that a scores kernel has left: p.samples of
+   them, or, for top-p, the fewest whose mass reaches p.top_p; of equal ones the first. To
+   p.keys in ascending order, p.draws and p.list_rest; p.list_ranges: those that a copy leaves
+   out. Scores lie there as they are, or, of a copy in bytes, as whole sixteenths of an octave
+   below their block's highest.
      bound   where there are p.samples blocks or more, keys below the p.samples'th highest of
              their maxima are out, and blocks that have no others are not read
-     bins    a CTA counts its keys by how far they are below the head's highest: 2048 steps, of a
-             width that follows the blocks' maxima. The amount is reached in the last bin
-     mark    a bit for each key of the bins before that. Keys of the last bin, a few dozen, go to
-             a list in all CTAs, whose threads rank them by score and number
+     bins    a CTA counts its keys by how far they are below the head's highest: 2048 steps, of
+             a width that follows the blocks' maxima. The amount is reached in the last bin
+     mark    a bit for each key of the bins before that. Keys of the last bin, a few dozen, go
+             to a list in all CTAs, whose threads rank them by score and number
      emit    the numbers of marked keys, behind those of the CTAs before
-   A last bin of more than 512 keys, as of equal scores, is divided by further passes. Masses are
-   counted in whole numbers, so that their sums do not depend on order.
+   A last bin of more than 512 keys, as of equal scores, is divided by further passes. Masses
+   are counted in whole numbers, so that their sums do not depend on order.
    Grid: (query head * CTAs of a cluster, batch); a CTA has a part of the head's blocks. A warp
    takes 16 blocks, of which it reads those that may count, 16 bytes a lane.
-   Reads, per CTA: blocks * 8 bytes, its part of the stash twice; writes the keys. Latency-bound:
-   24 us on an H200 if keys are few. Where all multiprocessors have many, by instructions: for 32
-   keys 31 of a warp where scores are bytes, 47 where they are f32.
+   Reads, per CTA: blocks * 8 bytes, its part of the stash twice; writes the keys.
+   Latency-bound: 24 us on an H200 if keys are few. Where all multiprocessors have many, by
+   instructions: for 32 keys 31 of a warp where scores are bytes, 47 where they are f32.
    Barriers: those of cta_scan; between counts and who reads them; of the cluster when counts,
    and when lists are whole. Behind the second one no CTA looks into another. */
 template <bool BYTES> __device__ __forceinline__ void select_keys(const params &p, top_memory &s) {
@@ -10793,7 +10869,8 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
         m = fmaxf(m, s.tops[i]);
         low = fminf(low, s.lows[i]);
     }
-    /* steps below m; the last bin has all that are lower. Without a bound keys below all maxima count */
+    /* steps below m; the last bin has all that are lower. Without a bound keys below all maxima
+       count */
     const bool bounded = !by_mass && blocks >= wanted;
     const float span = fminf(fmaxf(m - low, 1e-30f), 1e37f) * (bounded ? 1.0f : blocks < 64 ? 16.0f : 4.0f),
                 scale = (float)LAST / span, width = span / (float)LAST, top16 = rintf(16.0f * m);
@@ -10822,8 +10899,8 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
         return;
     }
 
-    /* finds s.bin, where `want` is reached, how much of that is wanted, how many keys it has, and how
-       many of them in CTAs before this one; false if all are too few */
+    /* finds s.bin, where `want` is reached, how much of that is wanted, how many keys it has,
+       and how many of them in CTAs before this one; false if all are too few */
     uint4 counted;
     const auto reach = [&](u64 want, bool joined) {
         uint4 n = *(const uint4 *)&s.count[4 * tid], prior = make_uint4(0, 0, 0, 0);
@@ -10868,7 +10945,8 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
         __syncthreads();
         return found;
     };
-    /* of blocks with bins up to `most` f(block, entry, the block's highest, 16 bytes of its stash) */
+    /* of blocks with bins up to `most` f(block, entry, the block's highest, 16 bytes of its
+       stash) */
     const auto sweep = [&](int start, int stop, int most, auto f) {
 #pragma unroll 1
         for (int base = start + warp * SELECT_SPAN; base < stop; base += WARPS * SELECT_SPAN) {
@@ -10937,7 +11015,8 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
         }
     });
     meet();
-    /* keys of bins before `bin` are chosen, and of it `need`, in keys or mass, of the first `have` */
+    /* keys of bins before `bin` are chosen, and of it `need`, in keys or mass, of the first
+       `have` */
     int bin = SELECT_BINS;
     unsigned have = 0, prior = 0;
     u64 need = 0;
@@ -10955,8 +11034,8 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
             if (4 * tid + i < bin) chosen += mass * (double)word_of(counted, i);
             else if (4 * tid + i == bin && have) chosen += mass * (double)need;
         }
-    /* order within the bin: score, then key. Those from `over` on are chosen, those from `least` on
-       may be */
+    /* order within the bin: score, then key. Those from `over` on are chosen, those from
+       `least` on may be */
     const int key_bits = 32 - __clz(blocks * BLOCK - 1);
     const u64 last_key = ((u64)1 << key_bits) - 1;
     const auto order_of = [&](float x, int key) {
@@ -11020,7 +11099,8 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
         if (!by_mass && need == have) { over = least; have = 0; }
     }
 
-    /* marks, and the list; of a part that is too large, or where masses need the room, only the list */
+    /* marks, and the list; of a part that is too large, or where masses need the room, only the
+       list */
     const bool fits = !by_mass && hi - lo <= SELECT_TILE;
     int above = 0;
     u64 mass = 0;
@@ -11153,9 +11233,9 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2) k_top(const __grid_constant
     if (p.stash_type == SANTA_STASH_F32) select_keys<false>(p, s); else select_keys<true>(p, s);
 }
 
-/* top-k over ranks, in two steps with an exchange between them. TELL: the scores of the keys that k_top
-   has taken of those here, as numbers whose order is theirs. PLACE: which of these keys stay; what the
-   others have joins p.list_rest.
+/* top-k over ranks, in two steps with an exchange between them. TELL: the scores of the keys
+   that k_top has taken of those here, as numbers whose order is theirs. PLACE: which of these
+   keys stay; what the others have joins p.list_rest.
    Grid: (query head, batch), 256 threads. */
 __global__ void __launch_bounds__(PORTION) k_rank_best(const __grid_constant__ params p) {
     SHARED(s, best_keys_memory);
@@ -11207,8 +11287,8 @@ __global__ void __launch_bounds__(PORTION) k_rank_best(const __grid_constant__ p
 
 __device__ int heavy_of_ranks(const params &p, int b);
 
-/* How many keys of this rank methods that select take: the bits of the last score taken, 8 at a time,
-   from the scores of all ranks by these, with an exchange behind each step but the last.
+/* How many keys of this rank methods that select take: the bits of the last score taken, 8 at a
+   time, from the scores of all ranks by these, with an exchange behind each step but the last.
    Grid: (query head, batch, CTAs), 256 threads. Reads all scores, but in the last step. */
 __global__ void __launch_bounds__(PORTION) k_rank_bins(const __grid_constant__ params p) {
     SHARED(s, bins_memory);
@@ -11297,10 +11377,10 @@ __global__ void __launch_bounds__(PORTION) k_rank_bins(const __grid_constant__ p
    Entry i counts w[i] * exp(score); w = 0 is skipped, one below 0, infinite or NaN gives NaN. A
    key that is there twice counts twice. Rows of keys that are skipped are not read.
    p.list_ranges adds for each list the first and the last keys of those that the row sees, with
-   weight 1: they need no entries. A key in both is there once. p.pieces adds keys that lie together
-   in the index of keys by bucket, see >>route-kernel; each is between those of the ranges, or NaN.
-   Lists may be made by the kernel before: list, list_lens, list_weights and list_ranges are read
-   behind the wait for it. What lies past list_lens may be anything. */
+   weight 1: they need no entries. A key in both is there once. p.pieces adds keys that lie
+   together in the index of keys by bucket, see >>route-kernel; each is between those of the
+   ranges, or NaN. Lists may be made by the kernel before: list, list_lens, list_weights and
+   list_ranges are read behind the wait for it. What lies past list_lens may be anything. */
 
 /* A lane's key: bytes from p.k and p.v to its rows, NO_ROW if they are not to be read; what is
    added to its scores, in base 2: MASKED, or NaN. */
@@ -11316,7 +11396,8 @@ __device__ __forceinline__ raw_entry load_entry(const params &p, const int *keys
     return { keys[i], weights ? weights[i] : 1.0f };
 }
 
-/* The pieces of a list, a lane each; what a few of them are can be asked for before x is known. */
+/* The pieces of a list, a lane each; what a few of them are can be asked for before x is
+   known. */
 struct piece_window { const list_piece *all; const int *keys; list_piece own; };
 __device__ __forceinline__ piece_window load_pieces(const params &p, int b, int item, int kv) {
     piece_window w = { nullptr, nullptr, { 0, 0 } };
@@ -11328,8 +11409,8 @@ __device__ __forceinline__ piece_window load_pieces(const params &p, int b, int 
     return w;
 }
 
-/* As load_entry, for what lies in pieces; all lanes of a warp, whose i are less than 32 apart, the
-   first one's the least. */
+/* As load_entry, for what lies in pieces; all lanes of a warp, whose i are less than 32 apart,
+   the first one's the least. */
 __device__ __forceinline__ raw_entry find_in_pieces(const listed &x, const piece_window &w, int i,
                                                     raw_entry y) {
     if (!x.pieces) return y;
@@ -11381,8 +11462,8 @@ __device__ __forceinline__ listed_key find_listed(const params &p, const listed 
     return out;
 }
 
-/* A list of vAttention: the keys that are read exactly, the sample, the rest of the sample, each from a
-   new portion of p.list_keys keys on. */
+/* A list of vAttention: the keys that are read exactly, the sample, the rest of the sample,
+   each from a new portion of p.list_keys keys on. */
 __device__ __forceinline__ int whole_portions(const params &p, int keys) {
     return (keys + p.list_keys - 1) / p.list_keys;
 }
@@ -11402,13 +11483,13 @@ __device__ __forceinline__ int portion_end(const params &p, const va_row &x, int
 
 /* The tuned kernel: everything on tensor cores, for up to 8 query heads.
    Grid: (part of a list, list x slice of 8 heads, batch). A CTA has every gridDim.x'th part, of
-   p.list_keys keys: what parts sum up to does not depend on whose they are. With p.list_early a part
-   of the ranges has a CTA to itself, which does not wait for the list. Parts past the end of
-   a list leave at once. A warp has 16 keys of a part:
+   p.list_keys keys: what parts sum up to does not depend on whose they are. With p.list_early a
+   part of the ranges has a CTA to itself, which does not wait for the list. Parts past the end
+   of a list leave at once. A warp has 16 keys of a part:
      rows     entries, then all rows of K and V on their way together
      scores   as k_dense; a lane reads back what it copied itself
-     weights  relative to the part's maximum; transposed they are what V is multiplied with, in two
-              numbers of 16 bits, as good as f32
+     weights  relative to the part's maximum; transposed they are what V is multiplied with, in
+              two numbers of 16 bits, as good as f32
      V        each warp 16 columns (or more) of all keys, so that nothing has to be merged
    Reads: entries, K and V of the listed keys once for each slice. Writes as k_dense. Flops: 2 *
    keys * 8 * (2 * d + 2 * dv), on tensor cores. For short lists latency counts, and with it how
@@ -11441,7 +11522,8 @@ k_list(const __grid_constant__ params p) {
     int part = (int)first_part, end = 0;            /* of the parts */
     int at = part * KEYS + 16 * warp + (lane & 15);
     listed x = begin_list(p, b, item);
-    /* parts of the ranges are over before the list is there, where the other CTAs are enough for it */
+    /* parts of the ranges are over before the list is there, where the other CTAs are enough
+       for it */
     const int heads_parts = x.head / KEYS, others = (int)gridDim.x - heads_parts;
     const bool apart = heads_parts && 4 * others >= (int)gridDim.x, before = apart && part < heads_parts;
     const int stride = apart ? others : (int)gridDim.x;
@@ -11839,11 +11921,12 @@ __global__ void __launch_bounds__(256) k_list_stats(const __grid_constant__ para
      budget   how many more keys the group's most demanding head asks for, and which
      attend   sums over more keys
      result   out, lse and the audit
-   A row of a KV head has one list of keys: first those that are read exactly, then the sample, each
-   part in ascending order but the base sample before the rest. It is read in portions of p.list_keys
-   keys that never hold keys of two parts. */
+   A row of a KV head has one list of keys: first those that are read exactly, then the sample,
+   each part in ascending order but the base sample before the rest. It is read in portions of
+   p.list_keys keys that never hold keys of two parts. */
 
-/* A row's keys: [begin, lo) and [lo + mid, end) are read exactly, those between are chosen from. */
+/* A row's keys: [begin, lo) and [lo + mid, end) are read exactly, those between are chosen
+   from. */
 struct middle { int begin, end, position, lo, mid; };
 
 __device__ __forceinline__ middle middle_of(const params &p, int b) {
@@ -11865,7 +11948,8 @@ __device__ __forceinline__ int heavy_of(const params &p, const middle &r) {
     return min(fortieth(p.va.heavy_tokens, r.end - r.begin), r.mid);
 }
 
-/* A key and its score in one number; of equal scores the lower key is the larger number. 0: masked. */
+/* A key and its score in one number; of equal scores the lower key is the larger number. 0:
+   masked. */
 __device__ __forceinline__ u64 ranked(float x, int key) {
     return x < MASK_LIMIT ? 0 : (u64)sortable(x) << 32 | ~(unsigned)key;
 }
@@ -11902,8 +11986,8 @@ template <int N> __device__ __forceinline__ void cta_sums(set_memory &s, unsigne
         x[k] = __reduce_add_sync(FULL, lane < CHOOSE / 32 ? s.sums[k][lane] : 0u);
 }
 
-/* What heavy tokens of a head are chosen from: `list`, in shared memory where it fits in, or the scores
-   of all keys of the middle. */
+/* What heavy tokens of a head are chosen from: `list`, in shared memory where it fits in, or
+   the scores of all keys of the middle. */
 struct candidates {
     const u64 *list;
     const float *scores;
@@ -11932,9 +12016,10 @@ struct candidates {
     }
 };
 
-/* The want-th largest of the candidates in [lo, hi]: those at or above it are chosen. *total: how many
-   there are; not more than want: all of them, and lo. A digit of 11 bits at a time from where lo and hi
-   begin to differ; where few are left, each counts those above it. By a CTA. lo > 0. */
+/* The want-th largest of the candidates in [lo, hi]: those at or above it are chosen. *total:
+   how many there are; not more than want: all of them, and lo. A digit of 11 bits at a time
+   from where lo and hi begin to differ; where few are left, each counts those above it. By a
+   CTA. lo > 0. */
 __device__ __forceinline__ u64 nth_largest(choose_memory &s, const candidates &x, unsigned want, u64 lo,
                                            u64 hi, unsigned *total) {
     const int tid = threadIdx.x;
@@ -11995,8 +12080,8 @@ __device__ __forceinline__ unsigned mark(const middle &r, unsigned *bits, int ke
     return (atomicOr(bits + (at >> 5), bit) & bit) == 0;
 }
 
-/* The `want` largest candidates in [lo, hi] join the set, or, should they not be so many, the largest
-   of all scores. */
+/* The `want` largest candidates in [lo, hi] join the set, or, should they not be so many, the
+   largest of all scores. */
 __device__ __noinline__ void choose_heavy(choose_memory &s, const middle &r, unsigned *bits,
                                           const float *scores, const u64 *list, int count, u64 *room,
                                           unsigned want, u64 lo, u64 hi) {
@@ -12052,9 +12137,9 @@ __device__ __noinline__ void score_exactly(const params &p, const middle &r, int
     }
 }
 
-/* The set of keys of a KV head's row that are in its list: a bit for each key of the middle. `taken`
-   beside it for a while. A thread has every CHOOSE'th four words; behind the last key there may be
-   any bits. */
+/* The set of keys of a KV head's row that are in its list: a bit for each key of the middle.
+   `taken` beside it for a while. A thread has every CHOOSE'th four words; behind the last key
+   there may be any bits. */
 struct key_set {
     unsigned *bits, *taken;
     int fours, mid;
@@ -12089,15 +12174,16 @@ __device__ __noinline__ void list_drawn(set_memory &s, const key_set &set, bool 
     }
 }
 
-/* Word `at` of stream 2 and the three behind it; at is a multiple of four: see >>random in santa.h. */
+/* Word `at` of stream 2 and the three behind it; at is a multiple of four: see >>random in
+   santa.h. */
 __device__ __forceinline__ uint4 sample_words(const params &p, u64 key, int kv, u64 at) {
     const u64 quad = at / 4;
     return philox(key, (unsigned)quad, random_head(p, kv * p.group), (unsigned)p.q_index,
                   2u + ((unsigned)(quad >> 32) << 8));
 }
 
-/* The places of words from .. to - 1 of stream 2 are taken; returns how many were not before, of this
-   thread. By a CTA. */
+/* The places of words from .. to - 1 of stream 2 are taken; returns how many were not before,
+   of this thread. By a CTA. */
 __device__ __forceinline__ unsigned take_places(const params &p, const key_set &set, u64 key, int kv,
                                                 u64 from, u64 to) {
     const unsigned size = (unsigned)set.mid, uneven = (0u - size) % size;
@@ -12118,11 +12204,11 @@ __device__ __forceinline__ unsigned take_places(const params &p, const key_set &
     return new_ones;
 }
 
-/* `count` more of the `left` keys of the middle that are not taken, uniform without replacement, by the
-   words of stream 2 from *at on: see >>random in santa.h. They are taken, or, if that is true, all
-   others are. As long as all words of a round are needed whatever they say, their order is none; the
-   last ones go by warps, in order. `early` words of the first round have been taken before, `had` new
-   ones. */
+/* `count` more of the `left` keys of the middle that are not taken, uniform without
+   replacement, by the words of stream 2 from *at on: see >>random in santa.h. They are taken,
+   or, if that is true, all others are. As long as all words of a round are needed whatever they
+   say, their order is none; the last ones go by warps, in order. `early` words of the first
+   round have been taken before, `had` new ones. */
 __device__ __noinline__ bool draw_keys(const params &p, set_memory &s, const key_set &set, int b, int kv,
                                        int count, int left, unsigned early, unsigned had, u64 *at) {
     const int tid = threadIdx.x, lane = tid & 31;
@@ -12179,17 +12265,18 @@ __device__ __forceinline__ key_set set_of(const params &p, i64 item, const middl
 
 /* Grid: (p.va.choose_keys keys, query head, batch), or with heavy tokens of the caller or none
    (1, KV head, batch). A CTA of 512 threads:
-     bound    from a sample of the head's scores, the same one in each of its CTAs: a little more
-              than the heavy tokens lie above it
+     bound    from a sample of the head's scores, the same one in each of its CTAs: a little
+              more than the heavy tokens lie above it
      filter   its keys above that to the head's candidates
    and the last CTA of a head:
-     select   the heavy_tokens largest of these, or of all scores should the bound have been wrong
+     select   the heavy_tokens largest of these, or of all scores should the bound have been
+              wrong
      mark     them in the KV head's set
    With a cold L2 it waits for its code, so loops are unrolled only where loads go together.
    Reads 4 bytes for each key and head, from L2 as a rule. Latency-bound.
-   Keys of the middle that the copy does not have are scored exactly first. Where a score by the copy
-   is NaN, the last CTA scores all of the middle exactly; a NaN or +inf among exact scores makes the
-   head's result NaN. */
+   Keys of the middle that the copy does not have are scored exactly first. Where a score by the
+   copy is NaN, the last CTA scores all of the middle exactly; a NaN or +inf among exact scores
+   makes the head's result NaN. */
 __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__ params p) {
     DYNAMIC_SHARED(room);                           /* keys, then a head's candidates */
     SHARED(s, choose_memory);
@@ -12270,8 +12357,8 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
                 if (j < from || j >= to) y[i][k] = MASKED;
             }
     };
-    /* 16 bits of the bound from a sample of keys that all CTAs can see, from the copy, two neighbours
-       at a time: 8 bits, then 8 more */
+    /* 16 bits of the bound from a sample of keys that all CTAs can see, from the copy, two
+       neighbours at a time: 8 bits, then 8 more */
     const unsigned least = sortable(MASK_LIMIT);
     unsigned bound = least;
     if (is_sampled) {
@@ -12435,11 +12522,12 @@ __device__ __forceinline__ int base_of(const params &p, int left) {
     return p.va.base_samples < 0 ? max(fortieth(-1, left), 32) : p.va.base_samples;
 }
 
-/* With the heavy tokens in the set: how many keys of the row are read exactly, the base sample, the list
-   of both.
-   Grid: (part of the middle, KV head, batch). A CTA of 512 threads; those of a KV head all count and
-   draw, each lists its part. Before the wait it draws what is needed whatever the heavy tokens are.
-   Reads the set; writes the list and the set with the sample. Latency-bound. */
+/* With the heavy tokens in the set: how many keys of the row are read exactly, the base sample,
+   the list of both.
+   Grid: (part of the middle, KV head, batch). A CTA of 512 threads; those of a KV head all
+   count and draw, each lists its part. Before the wait it draws what is needed whatever the
+   heavy tokens are. Reads the set; writes the list and the set with the sample.
+   Latency-bound. */
 __global__ void __launch_bounds__(CHOOSE) k_va_fill(const __grid_constant__ params p) {
     DYNAMIC_SHARED(room);
     SHARED(s, set_memory);
@@ -12540,9 +12628,10 @@ __global__ void __launch_bounds__(CHOOSE) k_va_fill(const __grid_constant__ para
     static_assert(CHOOSE * 32 < 65536, "two counts in a number");
 }
 
-/* The sums of k_list for what that does not take: any type and stride, and the full guarantee, which
-   wants those of squares times |V|^2.
-   Grid: (KV head x slice of heads x batch, a share of the portions). A CTA as `attend` has it. */
+/* The sums of k_list for what that does not take: any type and stride, and the full guarantee,
+   which wants those of squares times |V|^2.
+   Grid: (KV head x slice of heads x batch, a share of the portions). A CTA as `attend` has
+   it. */
 __global__ void __launch_bounds__(SCORE_WARPS * 32) k_va_attend(const __grid_constant__ params p) {
     DYNAMIC_SHARED(room);
     attend_memory<FIXED_HEADS> &memory = *(attend_memory<FIXED_HEADS> *)room;
@@ -12601,8 +12690,8 @@ __device__ __forceinline__ int budget_of(double x, int population) {
     return b < n ? (int)b : population;
 }
 
-/* The least z(x) a + z(delta - x) c over x, by a warp: 32 points, then 32 between the neighbours of
-   the best one. z is convex. */
+/* The least z(x) a + z(delta - x) c over x, by a warp: 32 points, then 32 between the
+   neighbours of the best one. z is convex. */
 __device__ __noinline__ double best_split(const params &p, double a, double c) {
     const double delta = p.va.delta;
     double lo = p.va.bound == SANTA_BOUND_CLT && delta > 0.215 ? delta - 0.215 : 0.0, hi = delta,
@@ -12846,8 +12935,8 @@ __device__ __noinline__ void write_result(const params &p, const combine_memory 
 }
 
 /* The budget of a KV head's row, and the keys that it adds to the base sample.
-   Grid: (KV head, batch). A CTA of 512 threads: a warp for each head of the group, then all draw.
-   k_va_result waits for the steps that it shows. */
+   Grid: (KV head, batch). A CTA of 512 threads: a warp for each head of the group, then all
+   draw. k_va_result waits for the steps that it shows. */
 __global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ params p) {
     DYNAMIC_SHARED(room);
     SHARED(s, set_memory);
@@ -12890,10 +12979,10 @@ __global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ pa
 
 /* Results of the heads. As a rule the base sample is the budget, so its sums are added while
    k_va_budget finds that out, and once more should keys have joined.
-   It does not wait for the kernels before it to end but for the steps that k_va_budget shows. May it?
-   The launch is allowed when all CTAs of the kernel before have begun, theirs when all of
-   k_va_budget have: none of these needs the room that its CTAs take. Rows are there by then, too.
-   Grid: (query head, batch, 128 columns of V). A CTA of 512 threads. Latency-bound. */
+   It does not wait for the kernels before it to end but for the steps that k_va_budget shows.
+   May it? The launch is allowed when all CTAs of the kernel before have begun, theirs when all
+   of k_va_budget have: none of these needs the room that its CTAs take. Rows are there by then,
+   too. Grid: (query head, batch, 128 columns of V). A CTA of 512 threads. Latency-bound. */
 __global__ void __launch_bounds__(CHOOSE, 3) k_va_result(const __grid_constant__ params p) {
     SHARED(shared, combine_memory);
     const int tid = threadIdx.x, head = blockIdx.x, b = blockIdx.y;
@@ -12927,7 +13016,8 @@ __global__ void __launch_bounds__(CHOOSE, 3) k_va_result(const __grid_constant__
    keys whose first words are lowest in all ranks, below a threshold that two exchanges find.
    Steps of one kernel:
      COUNT    how many keys are here: an exchange
-     MASK     scores of other keys than those between; then one exchange or four choose heavy ones
+     MASK     scores of other keys than those between; then one exchange or four choose heavy
+              ones
      MARK     these, and how many keys are left: an exchange
      WORDS    the first words
      STEPS    how many keys have them in each of 1024 steps: an exchange
@@ -12982,7 +13072,8 @@ __device__ __noinline__ int copied_keys(const params &p, const middle &r, int b,
 }
 
 /* Scores that heavy tokens are chosen from, others masked, and the largest of each block. Keys
-   that a copy does not have are scored exactly. A warp has a block at a time, a lane two keys. */
+   that a copy does not have are scored exactly. A warp has a block at a time, a lane two
+   keys. */
 __device__ __forceinline__ void mask_scores(const params &p, const rank_row &r, int b, int head) {
     const int lane = threadIdx.x & 31, end = r.lo + r.mid,
               last = r.begin < r.end ? (r.end - 1) / BLOCK : -1;
@@ -13021,8 +13112,8 @@ __device__ __forceinline__ void mask_scores(const params &p, const rank_row &r, 
     }
 }
 
-/* The heavy keys here to the KV head's set, which is empty before, and how many keys are left. By
-   any number of CTAs. */
+/* The heavy keys here to the KV head's set, which is empty before, and how many keys are left.
+   By any number of CTAs. */
 __device__ __forceinline__ void mark_heavy(const params &p, word_memory &s, const rank_row &r, int b,
                                            int kv) {
     const i64 item = (i64)b * p.kv_heads + kv;
@@ -13152,7 +13243,8 @@ __device__ __forceinline__ void count_words(const params &p, word_memory &s, con
         if (s.bins[i]) atomicAdd(out + i, s.bins[i]);
 }
 
-/* A word of the set: keys that there are, that are in it, whose first words lie below the edge, at it. */
+/* A word of the set: keys that there are, that are in it, whose first words lie below the edge,
+   at it. */
 struct word_keys { unsigned valid, in, below, tied; };
 
 __device__ __forceinline__ int slice_begin(const rank_row &r, int slice) {
@@ -13161,7 +13253,8 @@ __device__ __forceinline__ int slice_begin(const rank_row &r, int slice) {
 }
 __device__ __forceinline__ int keys_until(const rank_row &r, int word) { return min(32 * word, r.mid); }
 
-/* Of the 32 words from w0 on, which end at w1, the lane's own. First words are read as they lie. */
+/* Of the 32 words from w0 on, which end at w1, the lane's own. First words are read as they
+   lie. */
 __device__ __noinline__ word_keys keys_of_words(const params &p, const rank_row &r, const pick_plan &y,
                                                 i64 item, int w0, int w1) {
     enum { AT_ONCE = 8 };
@@ -13192,9 +13285,9 @@ __device__ __noinline__ word_keys keys_of_words(const params &p, const rank_row 
     return x;
 }
 
-/* The plan, by the first CTA for PICK, too, and the slice's counts. Should the words not have been
-   enough, all free keys are taken. p.va.rows are of this rank; a base sample without keys here is
-   one of -1, see first_portion. */
+/* The plan, by the first CTA for PICK, too, and the slice's counts. Should the words not have
+   been enough, all free keys are taken. p.va.rows are of this rank; a base sample without keys
+   here is one of -1, see first_portion. */
 __device__ __forceinline__ void count_slice(const params &p, word_memory &s, const rank_row &r,
                                             word_plan x, int b, int kv) {
     const int slice = blockIdx.x, warp = this_warp(), from = slice_begin(r, slice),
@@ -13333,7 +13426,8 @@ __device__ __forceinline__ void add_sums(const params &p, word_memory &s, const 
               count = joins ? 2 * p.ranks : portions_before(p, list, ends ? 2 : 1);
     const float *const own = p.va.sums + row * p.va.portions * pitch;
     float *const to = told ? p.joint.told + row * 2 * p.joint.width : p.joint.parts + row * 2 * pitch;
-    /* of part i: V, then its largest score, sum of weights, of their squares, of these times |V|^2 */
+    /* of part i: V, then its largest score, sum of weights, of their squares, of these times
+       |V|^2 */
     const auto part = [&](int i) {
         return joins ? p.joint.all_told + ((i / 2 * rows + row) * 2 + (i & 1)) * p.joint.width + columns
                      : own + i * pitch + p.dv;
@@ -13424,9 +13518,9 @@ __device__ __forceinline__ void add_sums(const params &p, word_memory &s, const 
 
 /* The steps above. They are one kernel, so that what several of them call is there once.
    Grid: (x, head, batch), 512 threads. Of MASK, SUMS, JOIN and RESULT a query head, else a KV
-   head. x: any number in MASK, MARK, WORDS, STEPS and UNITS, which share the work; PICK_SLICES in
-   SLICES and PICK; else 1. Reads 4 bytes a key in each of MASK (of each query head), STEPS, UNITS,
-   SLICES and PICK; RESULT all sums. Latency-bound. */
+   head. x: any number in MASK, MARK, WORDS, STEPS and UNITS, which share the work; PICK_SLICES
+   in SLICES and PICK; else 1. Reads 4 bytes a key in each of MASK (of each query head), STEPS,
+   UNITS, SLICES and PICK; RESULT all sums. Latency-bound. */
 __global__ void __launch_bounds__(CHOOSE) k_va_ranks(const __grid_constant__ params p) {
     SHARED(s, word_memory);
     const int b = blockIdx.z, head = blockIdx.y, step = p.rank_step;
@@ -13456,16 +13550,18 @@ __global__ void __launch_bounds__(CHOOSE) k_va_ranks(const __grid_constant__ par
 
 /* ------------------------------------------------------------------ >>weighed-error-kernel */
 
-/* What a head is off by where drawn keys weigh differently. v is what a row adds to out, scale included:
-     pps, exact scores   santa__sizes_error of santa.h: v counts from the sure keys' mean, and each key
-                         but those differs from the others' mean
+/* What a head is off by where drawn keys weigh differently. v is what a row adds to out, scale
+   included:
+     pps, exact scores   santa__sizes_error of santa.h: v counts from the sure keys' mean, and
+                         each key but those differs from the others' mean
      from a copy of K    santa__copied_error: v counts from out, the larger of two formulas
      vattention          santa__va_std_error: v counts from out, weighed with exp(score - lse)
    out is read as it was rounded. 0 for a head that took all of its keys, NaN where out has one.
-   Grid: (query head, batch). A CTA of 1024 threads: a warp weighs a key at a time, then a thread has a
-   column of V and a fourth of the keys.
-   Reads the drawn keys' entries of the stash, rows of K and rows of V again, from a copy all of the stash.
-   Barriers: around the weights and the sums of the fourths. Launched for a.std_error alone. */
+   Grid: (query head, batch). A CTA of 1024 threads: a warp weighs a key at a time, then a
+   thread has a column of V and a fourth of the keys.
+   Reads the drawn keys' entries of the stash, rows of K and rows of V again, from a copy all of
+   the stash. Barriers: around the weights and the sums of the fourths. Launched for a.std_error
+   alone. */
 __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_constant__ params p) {
     SHARED(s, weighed_memory);
     enum { WARPS = WEIGHED_KEYS / 32, PARTS = WEIGHED_KEYS / PROXY_DIM };
@@ -13492,8 +13588,8 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
     const double share = sink == -INFINITY ? 1.0 : -expm1(fmin((double)sink - (double)lse, 0.0)),
                  times = (double)p.v_scale * (adapts ? 1.0 : share);
 
-    /* from a copy: the keys read exactly, relative to 2^top, and of a head that drew by itself the
-       shares, which its kernel has not left behind */
+    /* from a copy: the keys read exactly, relative to 2^top, and of a head that drew by itself
+       the shares, which its kernel has not left behind */
     float top = MASKED;
     double fixed = 0.0;
     if (copied) {
@@ -13545,8 +13641,9 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
     const double from = copied || adapts
         ? (double)load_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1]
                                      + head * p.out_stride[2] + column * p.out_stride[3]) : 0.0;
-    /* keys that are not sure and the sum of 1 - chance, or all keys, or the sum of their weights; that of
-       the sure ones' or the light ones' weights; those of the first two weights of each key */
+    /* keys that are not sure and the sum of 1 - chance, or all keys, or the sum of their
+       weights; that of the sure ones' or the light ones' weights; those of the first two
+       weights of each key */
     double of_keys[5] = { 0.0, 0.0, 0.0, 0.0, 0.0 };
     double square[3] = { 0.0, 0.0, 0.0 }, linear[3] = { 0.0, 0.0, 0.0 };
 #pragma unroll 1
@@ -13711,7 +13808,8 @@ __device__ void plan_index(const params &p, int b, int kv) {
                      : had == sorted && n.from >= had ? INDEX_HOLD : INDEX_SORT;
 }
 
-/* 8 numbers from `at` on, `have` of which are there, the others 0. Called, as nothing here is fast. */
+/* 8 numbers from `at` on, `have` of which are there, the others 0. Called, as nothing here is
+   fast. */
 struct eight { float x[8]; };
 __device__ __noinline__ eight load_eight(int type, const char *at, i64 step, int have) {
     eight y = {};
@@ -13819,7 +13917,8 @@ __global__ void __launch_bounds__(256, 2) k_rows(const __grid_constant__ params 
             prefetch(vector_at(i / 16) + i % 16 * 64 * x.x_stride[3]);
     const float *const bias = x.bias ? x.bias + (i64)kv * x.count : nullptr;
     const float early_bias = bias ? bias[min(first + tid % in_tile, x.count - 1)] : 0.0f;
-    /* features base and up of 8 vectors, or 8 `count`, to one half of the shared memory, or all */
+    /* features base and up of 8 vectors, or 8 `count`, to one half of the shared memory, or
+       all */
     const auto stage = [&](int base, int slice, int half, int count) {
         float *const to = (float *)slots + half * 8 * pitch;
         const int most = min(chunk, (x.size - base + 31) / 32 * 32);
@@ -13856,8 +13955,8 @@ __global__ void __launch_bounds__(256, 2) k_rows(const __grid_constant__ params 
             }
         }
     };
-    /* step by step, each `slices` of which are a round of features: one is staged, the one before
-       it multiplied */
+    /* step by step, each `slices` of which are a round of features: one is staged, the one
+       before it multiplied */
     const int rounds = (x.size + chunk - 1) / chunk, steps = rounds * slices;
     float a[4][2][8];
 #pragma unroll 1
@@ -13958,14 +14057,14 @@ __global__ void __launch_bounds__(256, 2) k_rows(const __grid_constant__ params 
     for (int b = tid; b < p.batch; b += 256) plan_index(p, b, kv);
 }
 
-/* Both layers of a router, where q and its rows are bf16: the sums of k_rows, in the same order. (An
-   instance for f16 is 49 kB.)
-   Grid: (tiles of buckets, in clusters of p.cluster; KV heads; p.here of the batch's vectors), 256
-   threads. All rows that a CTA needs are on their way at once: a warp has 16 units of up to 128
-   features, then 16 buckets and 4 pieces of 32 units. Each cluster computes all units, each of its
-   CTAs 128 at a time, which it hands to the others. Of splits of 8, see k_rows, a warp has a few.
-   Reads: rows of the second layer once, of the first one once for each cluster, from L2. Flops: as
-   k_rows. It should be over in one trip to memory and one to the cluster.
+/* Both layers of a router, where q and its rows are bf16: the sums of k_rows, in the same
+   order. (An instance for f16 is 49 kB.) Grid: (tiles of buckets, in clusters of p.cluster; KV
+   heads; p.here of the batch's vectors), 256 threads. All rows that a CTA needs are on their
+   way at once: a warp has 16 units of up to 128 features, then 16 buckets and 4 pieces of 32
+   units. Each cluster computes all units, each of its CTAs 128 at a time, which it hands to the
+   others. Of splits of 8, see k_rows, a warp has a few. Reads: rows of the second layer once,
+   of the first one once for each cluster, from L2. Flops: as k_rows. It should be over in one
+   trip to memory and one to the cluster.
    Barriers: the cluster is there; its units are; for the warps' sums; for products, and before
    they change. */
 __global__ void __launch_bounds__(256, 2) k_layers(const __grid_constant__ layers_params p) {
@@ -14170,13 +14269,13 @@ __global__ void __launch_bounds__(256, 2) k_layers(const __grid_constant__ layer
     }
 }
 
-/* The buckets of many new keys: the largest key . centroid, the lower of equal ones, 0 for a NaN.
-   Keys and centroids of one 16-bit type, their rows 16-byte pieces, of up to 128 features.
+/* The buckets of many new keys: the largest key . centroid, the lower of equal ones, 0 for a
+   NaN. Keys and centroids of one 16-bit type, their rows 16-byte pieces, of up to 128 features.
    Grid: (256 new keys, KV head, batch). Each of 8 warps keeps 32 keys in registers, as the mma
-   wants them, see query; the centroids come to shared memory, 64 at a time, the next ones
-   while these are multiplied.
-   Reads: keys once, the centroids once for each 256 keys, from L2. Flops: 2 * keys * centroids *
-   d on tensor cores; it should run at the speed of these.
+   wants them, see query; the centroids come to shared memory, 64 at a time, the next ones while
+   these are multiplied.
+   Reads: keys once, the centroids once for each 256 keys, from L2. Flops: 2 * keys * centroids
+   * d on tensor cores; it should run at the speed of these.
    Barriers: before and behind each 64 centroids. */
 __global__ void __launch_bounds__(256, 2) k_nearest(const __grid_constant__ params p) {
     enum { PITCH = nearest_memory::PITCH };
@@ -14377,10 +14476,10 @@ __global__ void __launch_bounds__(256, 2) k_nearest_plain(const __grid_constant_
 
 /* What the new keys change in the index: the header; where another 64 are whole, the keys by
    bucket, anew: a counting sort that needs no memory of its own.
-   Grid: (ranges of buckets, KV head, batch). A CTA reads the buckets of all keys twice: how many
-   of each of its own there are, and of those before; then where each key goes. Each of 32 warps
-   has a part of the keys, in order. Reads: 4 bytes a key for each range; writes 4 bytes a key.
-   Where nothing is to be sorted it leaves at once.
+   Grid: (ranges of buckets, KV head, batch). A CTA reads the buckets of all keys twice: how
+   many of each of its own there are, and of those before; then where each key goes. Each of 32
+   warps has a part of the keys, in order. Reads: 4 bytes a key for each range; writes 4 bytes a
+   key. Where nothing is to be sorted it leaves at once.
    Barriers: for the nearest of few new keys; before and behind the scan of the counts. */
 __global__ void __launch_bounds__(32 * INDEX_WARPS) k_index(const __grid_constant__ params p) {
     enum { WARPS = INDEX_WARPS };
@@ -14534,8 +14633,8 @@ __device__ __noinline__ T scan_once(T x, T *scratch, T *total) {
      probe      the num_probes largest sums, by the digits of their bits
      chances    of the other keys, which add up to the draws
      list       the buckets that are read; then a thread for each tooth of the comb
-   Reads: 4 bytes of each bucket, 4 bytes for each of a group's logits, 2 bytes for each key that is
-   not far. Latency counts.
+   Reads: 4 bytes of each bucket, 4 bytes for each of a group's logits, 2 bytes for each key
+   that is not far. Latency counts.
    Barriers: between these steps, and in each scan. */
 __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__ params p) {
     enum { THREADS = ROUTE_THREADS, WARPS = THREADS / 32 };
@@ -14782,7 +14881,8 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         piece++;
     });
     __syncthreads();
-    /* the first warp counts their keys, the others send for the keys' numbers, where pieces are few */
+    /* the first warp counts their keys, the others send for the keys' numbers, where pieces are
+       few */
     if (warp) {
 #pragma unroll 1
         for (int i = warp - 1; i < min(pieces, (int)ROUTE_PIECES); i += WARPS - 1) {
@@ -14880,11 +14980,11 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
                        routes ? (i64)((double)largest / far * 1e6) : 0 };
 }
 
-/* What a head is off by, from its draws, as santa__routed_errors of santa.h has it: (1 - pi) of the square
-   of a drawn key's weight times its row's distance to out, which is read as it was rounded. Launched for
-   a.std_error alone, behind k_combine.
-   Grid: (query head, batch), 256 threads: a warp owns every eighth draw, its lanes features and columns.
-   Reads the drawn rows of K and V again. Barriers: those of cta_scan. */
+/* What a head is off by, from its draws, as santa__routed_errors of santa.h has it: (1 - pi) of
+   the square of a drawn key's weight times its row's distance to out, which is read as it was
+   rounded. Launched for a.std_error alone, behind k_combine.
+   Grid: (query head, batch), 256 threads: a warp owns every eighth draw, its lanes features and
+   columns. Reads the drawn rows of K and V again. Barriers: those of cta_scan. */
 __global__ void __launch_bounds__(PORTION) k_route_error(const __grid_constant__ params p) {
     SHARED(s, rank_memory);
     const int tid = threadIdx.x, lane = tid & 31, b = blockIdx.y, head = blockIdx.x, kv = head / p.group;
@@ -14940,8 +15040,8 @@ __global__ void __launch_bounds__(PORTION) k_route_error(const __grid_constant__
 }
 
 /* Share of a head's softmax in the keys that are read, of scores that k_scores left as such.
-   Grid: (query head, batch), 256 threads. Reads the block sums, and the scores of the keys that are read.
-   Barriers: for the maximum, and those of cta_scan. */
+   Grid: (query head, batch), 256 threads. Reads the block sums, and the scores of the keys that
+   are read. Barriers: for the maximum, and those of cta_scan. */
 __global__ void __launch_bounds__(PORTION) k_route_mass(const __grid_constant__ params p) {
     SHARED(s, rank_memory);
     const int tid = threadIdx.x, b = blockIdx.y, head = blockIdx.x, kv = head / p.group;
@@ -15070,8 +15170,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_step_masses(const __grid_c
     launch_dependents();
 }
 
-/* Draws that k_gather or k_top have left, and their weights. A draw counts 1 / samples, flash's what it
-   says; chosen keys their share of the mass of all that are.
+/* Draws that k_gather or k_top have left, and their weights. A draw counts 1 / samples, flash's
+   what it says; chosen keys their share of the mass of all that are.
    Grid: (query head, batch), 256 threads. Barriers: those of cta_scan. */
 __global__ void __launch_bounds__(PORTION) k_step_draws(const __grid_constant__ params p) {
     SHARED(s, rank_memory);
@@ -15125,7 +15225,8 @@ __global__ void __launch_bounds__(128) k_step_gather(const __grid_constant__ par
     p.step.out[row * p.dv + column] = (float)(sum * (double)p.v_scale);
 }
 
-/* As santa_merge. Grid: rows, 128 threads, each with some columns. Barrier: all have read the lse. */
+/* As santa_merge. Grid: rows, 128 threads, each with some columns. Barrier: all have read the
+   lse. */
 __global__ void __launch_bounds__(128) k_step_merge(const __grid_constant__ params p) {
     const i64 row = blockIdx.x;
     float *const out = p.step.out + row * p.dv;
@@ -15217,7 +15318,8 @@ struct layout {
 };
 
 size_t saturating(size_t a, size_t b) { return a && b > SIZE_MAX / a ? SIZE_MAX : a * b; }
-/* Whether a caller's array of so many rows of 4-byte numbers, `apart` from each other, has addresses. */
+/* Whether a caller's array of so many rows of 4-byte numbers, `apart` from each other, has
+   addresses. */
 bool overflows(i64 rows, i64 apart) {
     return saturating(saturating((size_t)rows, (size_t)apart), 4) > (size_t)PTRDIFF_MAX;
 }
@@ -15307,7 +15409,8 @@ void byte_strides(const santa_tensor *t, i64 *s) {
         s[i] = block ? t->stride[i] / 32 * block : t->stride[i] * size_of(t->dtype);
 }
 
-/* k_scores and k_dense have instances for scales of rows; else the kernels of plain rows take them. */
+/* k_scores and k_dense have instances for scales of rows; else the kernels of plain rows take
+   them. */
 bool is_scaled(const santa_attention *a) { return a->k_scales.data || a->v_scales.data; }
 
 void fill_scales(const santa_tensor *t, row_scales *s) {
@@ -15427,8 +15530,8 @@ i64 keys_seen(const santa_problem &problem) {
     return later < most - a.window ? a.window + later : most;
 }
 
-/* Splits of rows of up to `most` keys, or of exactly so many, see splits_of; by kernels that know
-   `smaller` of the smaller sizes. */
+/* Splits of rows of up to `most` keys, or of exactly so many, see splits_of; by kernels that
+   know `smaller` of the smaller sizes. */
 enum { SMALLER = 2 };
 i64 splits_up_to(const santa_problem *problem, i64 most, bool exactly, int smaller) {
     const i64 seen = keys_seen(*problem), behind = problem->a.window != 0 || problem->a.kv_start;
@@ -15487,7 +15590,8 @@ void arrange_exact(const geometry &g, santa_stash, layout *l) {
     if (g.has_firsts) l->ranges = add_part(l, (size_t)(g.batch * g.kv_heads), sizeof(list_range));
 }
 
-/* Behind k_dense, k_list or the like. Few heads, of more than 8 splits, are joined sooner by a CTA each. */
+/* Behind k_dense, k_list or the like. Few heads, of more than 8 splits, are joined sooner by a
+   CTA each. */
 cudaError_t launch_combine(const call &c) {
     dim3 grid = grid_of(c.g.combine);
     const i64 rows = (i64)grid.x * grid.y * grid.z;
@@ -15500,8 +15604,8 @@ cudaError_t launch_combine(const call &c) {
 /* Whether other kernels of the call come before those of dense. */
 bool comes_second(const call &c) { return c.p.is_short && c.g.short_splits; }
 
-/* Of a q that K's type on tensor cores cannot hold: parts that can, of f32 two or three, as empty slots of
-   up to four heads have room for. */
+/* Of a q that K's type on tensor cores cannot hold: parts that can, of f32 two or three, as
+   empty slots of up to four heads have room for. */
 int parts_of_q(const santa_attention &a, i64 d, i64 group) {
     const santa_dtype q = a.q.dtype, k = a.k.dtype;
     const bool wide = k == SANTA_F16 || k == SANTA_BF16;
@@ -15554,7 +15658,8 @@ template <typename F> cudaError_t with_parts(call &c, F launch_it) {
 /* Scores that are products and a factor. */
 bool has_products_alone(const call &c) { return !c.g.q_parts && c.p.soft_cap == 0.0f && !c.p.slopes; }
 
-/* Whether a cache without a table has an instance of its own. K of the instance that asks for a table. */
+/* Whether a cache without a table has an instance of its own. K of the instance that asks for a
+   table. */
 template <typename K, int C> constexpr bool has_no_table = !eight_bits<K> || C == 4;
 template <> constexpr bool has_no_table<any_eight, 4> = false;
 template <typename K, int C> struct with_table { typedef K type; };
@@ -15620,8 +15725,8 @@ cudaError_t launch_dense_plain(call &c) {
 
 /* Many query rows: k_prefill, or k_prefill_groups where it was compiled for the card. */
 
-/* The driver's function, which the runtime finds, so that nothing links with the driver; null: it has
-   none. */
+/* The driver's function, which the runtime finds, so that nothing links with the driver; null:
+   it has none. */
 decltype(&cuTensorMapEncodeTiled) find_encoder(void) {
     static void *found = [] {
         cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
@@ -15638,7 +15743,8 @@ decltype(&cuTensorMapEncodeTiled) find_encoder(void) {
     return (decltype(&cuTensorMapEncodeTiled))found;
 }
 
-/* Boxes of so many rows by 64 features of K or V; false: the tensor copy engine does not take it. */
+/* Boxes of so many rows by 64 features of K or V; false: the tensor copy engine does not take
+   it. */
 bool map_boxes(const santa_tensor *t, int rows, CUtensorMap *map) {
     const auto encode = find_encoder();
     const cuuint64_t shape[4] = { (cuuint64_t)t->shape[3], (cuuint64_t)t->shape[1], (cuuint64_t)t->shape[2],
@@ -15659,8 +15765,8 @@ bool map_boxes(const santa_tensor *t, int rows, CUtensorMap *map) {
                      == CUDA_SUCCESS;
 }
 
-/* Boxes of 8 keys would do: their lines begin where the pieces' order does. Of 16 they cost more than
-   copies by threads. */
+/* Boxes of 8 keys would do: their lines begin where the pieces' order does. Of 16 they cost
+   more than copies by threads. */
 void find_boxes(const call &c, groups_params *p) {
     const i64 both = (p->table ? c.a->k.shape[1] : 0) | BLOCK, keys = both & -both;
     p->box_keys = 0;
@@ -15669,7 +15775,8 @@ void find_boxes(const call &c, groups_params *p) {
         p->box_keys = (int)keys;
 }
 
-/* What their tiles take: K and V of q's type of 16 bits, or of floats of 8, which are made such. */
+/* What their tiles take: K and V of q's type of 16 bits, or of floats of 8, which are made
+   such. */
 bool suits_tiles(const santa_attention *a) {
     const santa_dtype type = a->q.dtype, k = a->k.dtype, v = a->v.dtype;
     const i64 d = a->k.shape[3], dv = a->v.shape[3];
@@ -15678,7 +15785,8 @@ bool suits_tiles(const santa_attention *a) {
         && d % 8 == 0 && d <= 256 && dv % 8 == 0;
 }
 
-/* Tiles of so many heads at most, and of rows whose number is a power of two, at most `rows`, if not 0. */
+/* Tiles of so many heads at most, and of rows whose number is a power of two, at most `rows`,
+   if not 0. */
 bool fill_tiles(call &c, i64 heads, i64 rows) {
     params &p = c.p;
     const i64 slices = ceil_div(c.g.group, heads);
@@ -15711,8 +15819,8 @@ template <typename T> cudaError_t launch_tiles(call &c) {
         groups_params all = {};
         (params &)all = p;
         find_boxes(c, &all);
-        /* six CTAs for each multiprocessor share the work well enough. An instance takes 5 kB of
-           the object without its code, so f16 has none */
+        /* six CTAs for each multiprocessor share the work well enough. An instance takes 5 kB
+           of the object without its code, so f16 has none */
         const i64 most = (i64)grid.x * grid.y * grid.z / (6 * (i64)c.card.multiprocessors);
         all.own_tiles = most < OWN_TILES ? (int)most : OWN_TILES;
         if constexpr (std::is_same<T, __nv_bfloat16>::value)
@@ -15824,9 +15932,10 @@ cudaError_t launch_exact(call &c) {
     return e == cudaSuccess && !c.joined ? launch_combine(c) : e;
 }
 
-/* Rows that dense_below leaves to dense, behind the kernels that draw; on a GPU only the device may know
-   which ones. Both kernels come beside those. The first CTA of each ends behind the kernel before it: what
-   k_combine, or k_dense that joins, writes comes last, and behind the call all is there. */
+/* Rows that dense_below leaves to dense, behind the kernels that draw; on a GPU only the device
+   may know which ones. Both kernels come beside those. The first CTA of each ends behind the
+   kernel before it: what k_combine, or k_dense that joins, writes comes last, and behind the
+   call all is there. */
 cudaError_t launch_short(call &c) {
     const params drawn = c.p;
     c.p.is_short = 1;
@@ -15844,7 +15953,8 @@ i64 list_keys_of(santa_dtype k_type, const geometry &g) {
     return (g.d > g.dv ? g.d : g.dv) * size_of(k_type) > 256 ? LIST_WIDE_KEYS : LIST_KEYS;
 }
 
-/* Lists of up to g->list_most keys, those of the ranges included, for g->list_heads heads each. */
+/* Lists of up to g->list_most keys, those of the ranges included, for g->list_heads heads
+   each. */
 santa_status measure_lists(santa_dtype k_type, geometry *g) {
     const i64 lists = g->heads / g->list_heads;
     if (g->list_most > INT32_MAX - 65536 * LIST_KEYS) return SANTA_ERR_BACKEND_TOO_LONG;
@@ -15856,8 +15966,9 @@ santa_status measure_lists(santa_dtype k_type, geometry *g) {
     return fits(g->list) && fits(g->list_plain) && fits(g->combine) ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
 }
 
-/* CTAs of long lists, which may be shorter than they can be, have several parts. Of those of buckets there
-   are half as many again as parts if buckets are alike: empty CTAs took as long as the others. */
+/* CTAs of long lists, which may be shorter than they can be, have several parts. Of those of
+   buckets there are half as many again as parts if buckets are alike: empty CTAs took as long
+   as the others. */
 dim3 list_grid(const call &c, extent e) {
     const params &p = c.p;
     const i64 enough = ceil_div(LIST_CTAS * (i64)c.card.multiprocessors, e.y * e.z),
@@ -15911,7 +16022,8 @@ cudaError_t launch_list(call &c, bool overlap) {
     p.by_group = divide_by((unsigned)p.group);
     p.splits = (int)c.g.splits;
     p.list_keys = (int)c.g.list_keys;
-    /* with more lists most CTAs start when they are there, and where the window begins is a trip more */
+    /* with more lists most CTAs start when they are there, and where the window begins is a
+       trip more */
     p.list_early = fast && p.pieces && c.g.batch * c.g.kv_heads * MOST_CLUSTER <= c.card.multiprocessors;
     const cudaError_t e = fast ? with_key_type(p.k_type, [&](auto key) {
         return launch_list_rows<typename decltype(key)::type>(c, overlap);
@@ -15950,8 +16062,8 @@ void measure_pass(const santa_problem *problem, geometry *g) {
     g->scores = { ceil_div(g->work, SCORE_WARPS), 1, 1 };
 }
 
-/* SANTA_SAMPLE_ATTENTION: k_sample, k_select, k_join, and the tiles of dense; for row_mass the scores of
-   each row by k_scores, k_row_mass, and k_row_audit. */
+/* SANTA_SAMPLE_ATTENTION: k_sample, k_select, k_join, and the tiles of dense; for row_mass the
+   scores of each row by k_scores, k_row_mass, and k_row_audit. */
 
 /* Blocks are looked at, however few rows there are. */
 bool asks(const santa_sample_attention_options &x) {
@@ -16281,7 +16393,8 @@ cudaError_t launch_errors(const call &c) {
                       : launch<k_error>(c, heads, 128 * ERROR_PARTS, 0, false);
 }
 
-/* Draws of teams of heads: k_draw behind exact scores, or those of a copy of K, k_proxy_scores. */
+/* Draws of teams of heads: k_draw behind exact scores, or those of a copy of K,
+   k_proxy_scores. */
 
 /* As santa__format_make has it. */
 copy_shape copy_shape_of(const santa_attention *a) {
@@ -16390,8 +16503,8 @@ int draw_cluster(const call &c) {
     return shift;
 }
 
-/* What k_draw has in its shared memory, and whether rows come there; before the scores, which have
-   rows of their own. */
+/* What k_draw has in its shared memory, and whether rows come there; before the scores, which
+   have rows of their own. */
 void arrange_rows(call &c) {
     params &p = c.p;
     const int k_bytes = p.copied ? p.d * p.k_size : 0, v_bytes = p.dv * p.v_size;
@@ -16453,7 +16566,8 @@ template <int G> cudaError_t launch_proxy_scores(call &c) {
     if (p.ring_slots < 1) p.ring_slots = 1;
     const int ring = p.ring_slots * warps + 128, least = (int)sizeof(rows_memory) + p.stage_bytes,
               bytes = ring > least ? ring : least;
-    /* one wave of long CTAs; more of them, and shorter ones, once that is many blocks for a warp */
+    /* one wave of long CTAs; more of them, and shorter ones, once that is many blocks for a
+       warp */
     const i64 resident = ctas_at_once * (i64)c.card.multiprocessors,
               room = resident > c.g.fixed + c.g.items ? (resident - c.g.fixed) / c.g.items : 1;
     const i64 usual = PROXY_STEPS * SCORE_WARPS, each = ceil_div(c.g.blocks, room);
@@ -16475,8 +16589,8 @@ template <int G> cudaError_t launch_proxy_scores(call &c) {
                                           bytes);
 }
 
-/* Scores from copies of K, before the draw: what ranks tell each other. The number of exchanges is the
-   options': nobody reads back whether a head is rescued. */
+/* Scores from copies of K, before the draw: what ranks tell each other. The number of exchanges
+   is the options': nobody reads back whether a head is rescued. */
 cudaError_t launch_copy_ranks(call &c) {
     params &p = c.p;
     const dim3 heads((unsigned)p.heads, (unsigned)p.batch);
@@ -16507,8 +16621,8 @@ cudaError_t launch_copy_ranks(call &c) {
     return e;
 }
 
-/* Shared memory that the kernel does not use keeps its CTAs apart: no more on a multiprocessor than there
-   must be. Where they do not fit at once, they are of 4 warps. */
+/* Shared memory that the kernel does not use keeps its CTAs apart: no more on a multiprocessor
+   than there must be. Where they do not fit at once, they are of 4 warps. */
 template <bool RANKS> cudaError_t launch_drawn(const call &c) {
     const dim3 grid = grid_of(c.g.gather);
     const i64 each = ceil_div((i64)grid.x * grid.y * grid.z, c.card.multiprocessors);
@@ -16557,7 +16671,8 @@ cudaError_t launch_proxy(call &c) {
 }
 
 /* Keys of highest scores, selected from what a scores kernel has left, and attention over them:
-   k_scores, or k_scores_plain, or k_proxy_scores; k_top; k_list, or k_list_plain, and k_combine. */
+   k_scores, or k_scores_plain, or k_proxy_scores; k_top; k_list, or k_list_plain, and
+   k_combine. */
 
 santa_status measure_selected(const santa_problem *problem, geometry *g) {
     const bool copied = problem->o.scores == SANTA_SCORES_PROXY;
@@ -16613,7 +16728,8 @@ cudaError_t launch_top(call &c) {
                          true, 1 << shift);
 }
 
-/* Over ranks: of the keys of the highest scores here those that stay, or as many as are to be taken. */
+/* Over ranks: of the keys of the highest scores here those that stay, or as many as are to be
+   taken. */
 cudaError_t launch_choice(call &c) {
     params &p = c.p;
     const dim3 heads((unsigned)p.heads, (unsigned)p.batch);
@@ -16681,7 +16797,8 @@ cudaError_t launch_selected(call &c) {
     return e == cudaSuccess && !c.has_failed ? launch_list(c, !p.ranks) : e;
 }
 
-/* Keys in buckets: k_rows, once or twice, k_route and a list; k_nearest or k_rows, and k_index. */
+/* Keys in buckets: k_rows, once or twice, k_route and a list; k_nearest or k_rows, and
+   k_index. */
 
 /* Rows of a router: of `size` numbers, `count` to a KV head. */
 void fill_rows(const santa_buckets *r, const void *rows, const float *bias, i64 count, i64 size,
@@ -16910,8 +17027,8 @@ cudaError_t count_drawn_rows(const call &c) {
     return launch<k_draw_stats>(c, grid_of(c.g.stats), 256, 0, false);
 }
 
-/* vAttention: the scores, of K or of its copy, if heavy tokens are taken by them, k_va_choose, and
-   sums over lists of keys. */
+/* vAttention: the scores, of K or of its copy, if heavy tokens are taken by them, k_va_choose,
+   and sums over lists of keys. */
 
 santa_status measure_va(const santa_problem *problem, geometry *g) {
     const santa_vattention_options *v = &problem->o.vattention;
@@ -16973,16 +17090,16 @@ cudaError_t launch_with(const call &c, extent grid, int threads, size_t bytes, b
     return e == cudaSuccess ? launch<kernel>(c, grid_of(grid), threads, bytes, overlap) : e;
 }
 
-/* The sums over the lists' portions of p.va.pass. There may be many more than there are as a rule, so a
-   CTA may have several: a grid that fits at once. */
+/* The sums over the lists' portions of p.va.pass. There may be many more than there are as a
+   rule, so a CTA may have several: a grid that fits at once. */
 cudaError_t launch_va_sums(call &c) {
     params &p = c.p;
     const geometry &g = c.g;
     const bool fast = suits_lists(c) && !p.va.full, eight = p.k_type == SANTA_E4M3;
     const i64 slices = ceil_div(g.group, fast ? (int)PASS_HEADS : (int)FIXED_HEADS),
               lists = g.batch * g.kv_heads * slices,
-              /* all at once, or three waves or so of k_va_attend; those of the rest, which as a rule
-                 there is not, beside k_va_budget */
+              /* all at once, or three waves or so of k_va_attend; those of the rest, which as a
+                 rule there is not, beside k_va_budget */
               each = !fast ? p.va.pass ? 3 : 10 : p.va.pass ? 1 : eight || p.d > 128 || p.dv > 128 ? 2 : 3,
               least = each * (i64)c.card.multiprocessors / lists,
               most = g.list_portions < 65535 ? g.list_portions : 65535,
@@ -17189,7 +17306,8 @@ const pipeline *pipeline_of(const santa_problem &problem) {
     return nullptr;
 }
 
-/* Whether the method's pipeline works over ranks: flash's tiles are of whole blocks, as lie here. */
+/* Whether the method's pipeline works over ranks: flash's tiles are of whole blocks, as lie
+   here. */
 bool meets_ranks(const santa_attention &a, const santa_options &o) {
     const unsigned copied = bit(SANTA_SYS) | bit(SANTA_PROP) | bit(SANTA_PPS),
                    exact = copied | bit(SANTA_DENSE) | bit(SANTA_IID) | bit(SANTA_STRAT) | bit(SANTA_TOP_K)
@@ -17324,9 +17442,10 @@ layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {
     return l;
 }
 
-/* A call does its items in up to three parts, which have all KV heads of so many sequences, or some of
-   one; a call without a range is one part. A part is a problem of its own: its tensors and arrays are views
-   of the caller's. What remembers the caller's sizes are the last fields of params. */
+/* A call does its items in up to three parts, which have all KV heads of so many sequences, or
+   some of one; a call without a range is one part. A part is a problem of its own: its tensors
+   and arrays are views of the caller's. What remembers the caller's sizes are the last fields
+   of params. */
 struct item_part { i64 sequence, sequences, kv_head, kv_heads; };
 struct item_parts { item_part part[3]; int count; };
 
@@ -17355,7 +17474,8 @@ void view_part(santa_tensor *t, const item_part &x, i64 group, bool paged) {
     if (!paged) t->shape[0] = x.sequences;
 }
 
-/* Rows of a router for each KV head; its index, which has a slot for each sequence or is given them. */
+/* Rows of a router for each KV head; its index, which has a slot for each sequence or is given
+   them. */
 void route_part(const santa_problem &whole, const item_part &x, santa_buckets *r) {
     const i64 d = whole.head_dim, size = size_of(r->dtype), kv = x.kv_head,
               slots = r->num_slots ? r->num_slots : whole.batch;
@@ -17869,7 +17989,8 @@ santa_status buckets_assign(const santa_attention *a, const santa_tensor *keys, 
     row_product &x = p.product;
     fill_rows(r, r->centroids, nullptr, r->num_buckets, d, STEP_NEAREST, &x);
     fill_vectors(keys, p.new_count < INT32_MAX ? p.new_count : INT32_MAX, 1, &x);
-    /* few new keys: each centroid is read once, and what a CTA finds goes to the index's scratch */
+    /* few new keys: each centroid is read once, and what a CTA finds goes to the index's
+       scratch */
     const bool few = p.new_count <= NEW_FEW && 2 * rows_tiles(x) * p.new_count <= r->num_buckets;
     cudaError_t e;
     if (few) {
@@ -17918,7 +18039,8 @@ santa_status scores_problem(const santa_attention *a, const santa_options *o, sa
     return s == SANTA_OK ? check(problem) : s;
 }
 
-/* A problem of which nothing but the scores is there: all heads are one KV head's, V is one row. */
+/* A problem of which nothing but the scores is there: all heads are one KV head's, V is one
+   row. */
 santa_status sample_problem(i64 batch, i64 heads, i64 n, const santa_options *o, santa_problem *problem) {
     enum { DIM = 4 };
     if (!o) return SANTA_ERR_NULL_ARGUMENT;
@@ -17946,7 +18068,8 @@ santa_status sample_problem(i64 batch, i64 heads, i64 n, const santa_options *o,
     return SANTA_OK;
 }
 
-/* Its sizes; *extra: where in a workspace V's row is, with the results that nobody wants behind it. */
+/* Its sizes; *extra: where in a workspace V's row is, with the results that nobody wants behind
+   it. */
 santa_status sample_layout(const santa_problem &problem, call *c, size_t *extra) {
     const pipeline *row = pipeline_of(problem);
     memset((void *)c, 0, sizeof *c);

@@ -19,49 +19,55 @@
                        synchronisation, no read-back. It may be captured in a CUDA graph; with
                        seeds or offsets in device memory a replayed graph draws anew.
    METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash, top-k, top-p,
-                       vattention, pps, saap, sample-attention. Exact scores; for sys, prop, pps,
-                       top-k and vattention also those from a copy of K. The others have a status
-                       of their own.
+                       vattention, pps, saap, sample-attention. Exact scores; for sys, prop,
+                       pps, top-k and vattention also those from a copy of K. The others have a
+                       status of their own.
                        std_error is a kernel more, which reads the drawn rows of v again, for
-                       vattention and from a copy those of k, too, and there counts from out as it was
-                       rounded. Scores are in base 2 inside: above 2.3e38 they are infinite.
-                       num_threads, parallel_for and isa do nothing here, but are checked as on the CPU.
-   ITEM RANGES         As on the CPU: items of the range have the whole call's bits, the others are not
-                       touched, nor are their inputs read. A range that begins or ends within a
-                       sequence is up to three times the kernels, and over ranks the exchanges, of a
-                       call: the heads of its first sequence, whole sequences, heads of the last one.
-   DENSE BELOW         The CPU's rule, row by row on the device; from a copy of K, too. Rows that are
-                       not short cost two launches that do nothing. Where no row can have as many
-                       keys, by k's capacity or the window, the call is dense's alone. SANTA_AUTO is
-                       16 * num_samples here as well: on an H200 flash with a draw for 16 keys took
-                       1 / 1.25 of dense's time, with one for 4 keys up to 1.4 times as long.
+                       vattention and from a copy those of k, too, and there counts from out as
+                       it was rounded. Scores are in base 2 inside: above 2.3e38 they are
+                       infinite. num_threads, parallel_for and isa do nothing here, but are
+                       checked as on the CPU.
+   ITEM RANGES         As on the CPU: items of the range have the whole call's bits, the others
+                       are not touched, nor are their inputs read. A range that begins or ends
+                       within a sequence is up to three times the kernels, and over ranks the
+                       exchanges, of a call: the heads of its first sequence, whole sequences,
+                       heads of the last one.
+   DENSE BELOW         The CPU's rule, row by row on the device; from a copy of K, too. Rows
+                       that are not short cost two launches that do nothing. Where no row can
+                       have as many keys, by k's capacity or the window, the call is dense's
+                       alone. SANTA_AUTO is 16 * num_samples here as well: on an H200 flash with
+                       a draw for 16 keys took 1 / 1.25 of dense's time, with one for 4 keys up
+                       to 1.4 times as long.
    TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale), and q8_0, e5m2 and
                        q4_0, but not with sample-attention. q and out: f32, f16, bf16.
                        Fast: k of 16 bits or e4m3 (e5m2 up to 128, too) with adjacent features,
-                       16-byte aligned rows, head_dim a multiple of 8 (of 8 bits: 16) up to 256, with
-                       soft cap and ALiBi, too; f32 with such rows, head_dim a multiple of 4, from
-                       128 on, groups of up to 8 heads. A q that k's type cannot hold comes in parts:
-                       f32 in two of f16 or bf16 (16 bits; with groups of up to two heads three, 24),
-                       which fill slots that groups of up to 4 heads leave empty. With k of f16 or 8 bits
-                       a q of another type is rounded to about 2^-38 of the largest finite number that
-                       up to 8 heads of its group have: heads whose q differ by 1e9 and more do not go
-                       together. Larger groups take longer: of 8 heads, head_dim 128, dense 1.1 times
-                       reading k and v once, prop 1.2 times reading k, with a q in parts 1.5; of 16 more.
-                       q8_0 and q4_0, either in k or v: dense takes 1.9 and 3.2 times as long as
-                       reading them, prop 2.3 and 3.5 times as long as reading k, where head_dim (of
-                       dense head_dim_v, too) is 64 or 128 and rows lie on 8 bytes, or on 4 if none
-                       is longer than 128 bytes. q is three digits of 8 bits then; a head of q that
-                       is not finite is NaN.
+                       16-byte aligned rows, head_dim a multiple of 8 (of 8 bits: 16) up to 256,
+                       with soft cap and ALiBi, too; f32 with such rows, head_dim a multiple of
+                       4, from 128 on, groups of up to 8 heads. A q that k's type cannot hold
+                       comes in parts: f32 in two of f16 or bf16 (16 bits; with groups of up to
+                       two heads three, 24), which fill slots that groups of up to 4 heads leave
+                       empty. With k of f16 or 8 bits a q of another type is rounded to about
+                       2^-38 of the largest finite number that up to 8 heads of its group have:
+                       heads whose q differ by 1e9 and more do not go together. Larger groups
+                       take longer: of 8 heads, head_dim 128, dense 1.1 times reading k and v
+                       once, prop 1.2 times reading k, with a q in parts 1.5; of 16 more. q8_0
+                       and q4_0, either in k or v: dense takes 1.9 and 3.2 times as long as
+                       reading them, prop 2.3 and 3.5 times as long as reading k, where head_dim
+                       (of dense head_dim_v, too) is 64 or 128 and rows lie on 8 bytes, or on 4
+                       if none is longer than 128 bytes. q is three digits of 8 bits then; a
+                       head of q that is not finite is NaN.
                        Everything else is right, and slow.
                        Data must be aligned to the size of a number, as CUDA demands;
-                       santa_check says when it is not. What is fast and what is not are other kernels,
-                       whose bits differ: rows of a stride that is no multiple of 16 bytes, for instance.
+                       santa_check says when it is not. What is fast and what is not are other
+                       kernels, whose bits differ: rows of a stride that is no multiple of 16
+                       bytes, for instance.
    SCALES OF ROWS      k_scales and v_scales go with all of these types, methods and steps, with
-                       ranks, lists and santa_proxy_encode, but not with sample-attention where it
-                       looks at blocks. Dense and scores of the fast types take up to 1.5 times
-                       as long with them (dense of e4m3 of head_dim 64 twice). Lists, top-k, top-p,
-                       vattention and saap go by plain kernels then, prefill row by row. A copy of K
-                       is made by the slower of its two kernels; draws read a scale more for each row.
+                       ranks, lists and santa_proxy_encode, but not with sample-attention where
+                       it looks at blocks. Dense and scores of the fast types take up to 1.5
+                       times as long with them (dense of e4m3 of head_dim 64 twice). Lists,
+                       top-k, top-p, vattention and saap go by plain kernels then, prefill row
+                       by row. A copy of K is made by the slower of its two kernels; draws read
+                       a scale more for each row.
    LIMITS              Besides santa.h's, and tested by santa_check: 2^31 - 64 keys in a
                        sequence (max_pages * page_size with pages), batch and heads up to 65535,
                        head_dim below 2^31, head_dim_v up to 8388480. Dense: kv_heads *
@@ -70,31 +76,32 @@
                        to 65535, where flash may draw once per tile, and batch * kv_heads *
                        ceil(group / 8) * ceil(keys / 64) below 2^31 - 1. pps: head_dim_v up to
                        256, and a group of up to 64 heads.
-   PREFILL             From 32 query rows on dense runs on tensor cores, K and V read once for 128
-                       queries, where q is f16 or bf16, k and v of that type, e4m3 or e5m2, all in
-                       16-byte aligned rows with adjacent features, head_dim and head_dim_v
-                       multiples of 8, head_dim up to 256; weights are rounded to q's type before
-                       they meet V. Numbers of 8 bits become that type, which has them all, on
-                       their way to shared memory: exact, at a third of the speed.
+   PREFILL             From 32 query rows on dense runs on tensor cores, K and V read once for
+                       128 queries, where q is f16 or bf16, k and v of that type, e4m3 or e5m2,
+                       all in 16-byte aligned rows with adjacent features, head_dim and
+                       head_dim_v multiples of 8, head_dim up to 256; weights are rounded to q's
+                       type before they meet V. Numbers of 8 bits become that type, which has
+                       them all, on their way to shared memory: exact, at a third of the speed.
                        Other calls, and those that want std_error, take the rows one after the
                        other, as decode does.
-                       Sample-attention wants such q, k and v, no e5m2 (from 32 rows on, or with a mask,
-                       mask_out or audit, all three of them device memory); masks are the CPU's
-                       but for blocks whose mass is within rounding of the last one kept. On an
-                       H100 or H200 compile with -gencode=arch=compute_90a,code=sm_90a: head_dim
-                       up to 128 without soft cap and ALiBi then runs 2.5 times as fast. A row's bits
-                       depend on neither the other rows, the batch, pages nor chunks, but on
-                       which of the two kernels it is.
+                       Sample-attention wants such q, k and v, no e5m2 (from 32 rows on, or with
+                       a mask, mask_out or audit, all three of them device memory); masks are
+                       the CPU's but for blocks whose mass is within rounding of the last one
+                       kept. On an H100 or H200 compile with
+                       -gencode=arch=compute_90a,code=sm_90a: head_dim up to 128 without soft
+                       cap and ALiBi then runs 2.5 times as fast. A row's bits depend on neither
+                       the other rows, the batch, pages nor chunks, but on which of the two
+                       kernels it is.
    STASH               Between its two kernels prop keeps exp(score - max of 64 keys) per key
                        and query head in the workspace: 32 bits, or 16 or 8 with options.stash,
                        for a smaller workspace at about the same speed. See the stash section of
                        santa.h. With q_len > 1 and K of 16 bits it has room for up to 8 / group
                        rows, which share a pass over K.
-   FIRST TOKENS        first_tokens beside a window work with the methods that the CPU has them with, not
-                       with key_list and dense_below. Dense runs as a list of keys, query rows one
-                       after the other, prefill, too; elsewhere it is a kernel more behind the scores:
-                       scores of first tokens by plain loads, since they are few. Written for 4 or 64
-                       of them, not for thousands.
+   FIRST TOKENS        first_tokens beside a window work with the methods that the CPU has them
+                       with, not with key_list and dense_below. Dense runs as a list of keys,
+                       query rows one after the other, prefill, too; elsewhere it is a kernel
+                       more behind the scores: scores of first tokens by plain loads, since they
+                       are few. Written for 4 or 64 of them, not for thousands.
    LISTS OF KEYS       key_list works with dense. Fast as dense is, with q of any type, and with
                        soft cap and ALiBi, too; rows of up to 512 bytes. Entries may be written
                        by an earlier kernel of the stream; max_list bounds the grid,
@@ -107,50 +114,54 @@
                        of the same type of 16 or 8 bits, as lists of keys have it, with the
                        denominator's guarantee; everything else by plain loads. What it
                        takes is a chain of barriers more than bytes: by a copy of K, 2.5 % heavy
-                       and 2.5 % drawn, 96 us at 1 x 128k keys and 145 at 8 x 32k on an H200, where
-                       dense takes 142 and 265 (bench/ladder.md). A copy of K with a NaN
+                       and 2.5 % drawn, 96 us at 1 x 128k keys and 145 at 8 x 32k on an H200,
+                       where dense takes 142 and 265 (bench/ladder.md). A copy of K with a NaN
                        costs much: all keys of the KV head are scored by one CTA.
    STEPS               santa_scores, santa_sample, santa_gather and santa_merge have companions
                        below: one query row of all heads of a batch, device pointers, a stream.
    HOST MEMORY         k, v or both may be pinned host memory (cudaHostAlloc, cudaHostRegister),
                        their .device SANTA_CUDA all the same: kernels read what they need across
-                       the bus. Methods that read few rows can live with that: V under prop, K and
-                       V under prop with a copy of K on the card. examples/host_cache.cu measures
-                       it; rows at random places of many GB come slower than the bus could.
+                       the bus. Methods that read few rows can live with that: V under prop, K
+                       and V under prop with a copy of K on the card. examples/host_cache.cu
+                       measures it; rows at random places of many GB come slower than the bus
+                       could.
    RANKS               options.ranks on a GPU: all_gather gets device memory and only puts the
-                       exchange on the stream (ncclAllGather), so that a call can be captured. For
-                       the CPU's methods, flash by whole 64 keys. All sizes are known to the host:
-                       a row of vattention has 8 exchanges with heavy tokens of the caller, 9 with
-                       up to 2048 of them by scores, 12 with more, one of which is at the end of the
-                       call; a KV head tells 4 * 4 kB of which keys are drawn when.
-                       examples/sharded_nccl.cu has a thread or a process for each GPU.
+                       exchange on the stream (ncclAllGather), so that a call can be captured.
+                       For the CPU's methods, flash by whole 64 keys. All sizes are known to the
+                       host: a row of vattention has 8 exchanges with heavy tokens of the
+                       caller, 9 with up to 2048 of them by scores, 12 with more, one of which
+                       is at the end of the call; a KV head tells 4 * 4 kB of which keys are
+                       drawn when. examples/sharded_nccl.cu has a thread or a process for each
+                       GPU.
    TOP-K, TOP-P        Of the chosen keys K is read again, for each head. Top-k from a copy of K
-                       takes the CPU's keys with a stash of 32 bits; with fewer it is faster, and
-                       keys within a sixteenth of an octave of the lowest score may be others. A
-                       NaN in the copy gives NaN.
-   COPY OF K           santa_proxy_encode and santa_proxy_append make it, from k of any type here,
-                       on the stream and without waiting; its bytes are the CPU's but for about
-                       one in 16,000, in blocks of 16 keys of 32 features one in 800: the last bit of
-                       a block's scale, and numbers on the border of two codes (of keys that are
-                       nearly equal many are: codes of their rounding, with gains near 0); head_dim up to
+                       takes the CPU's keys with a stash of 32 bits; with fewer it is faster,
+                       and keys within a sixteenth of an octave of the lowest score may be
+                       others. A NaN in the copy gives NaN.
+   COPY OF K           santa_proxy_encode and santa_proxy_append make it, from k of any type
+                       here, on the stream and without waiting; its bytes are the CPU's but for
+                       about one in 16,000, in blocks of 16 keys of 32 features one in 800: the
+                       last bit of a block's scale, and numbers on the border of two codes (of
+                       keys that are nearly equal many are: codes of their rounding, with gains
+                       near 0); head_dim up to
                        512. With
-                       SANTA_SCORES_PROXY head_dim and head_dim_v are at most 256, and the copy lies
-                       on 16 bytes. What differs from the CPU: a head whose log weights are found to
-                       vary too much (exact_above), or that has a NaN, is done again by exact
-                       attention, of all its keys and by a few CTAs, and has a std_error of 0.
-                       With a stash of 8 or 16 bits masses are kept in a byte each, in steps of a
-                       sixteenth of an octave down to 2^-16 of the largest of 64 keys: other draws,
-                       as good, since each is weighed with the chance that it had. Take it: it is
-                       the fastest.
-                       Of the methods prop is the fastest. pps reads fewer rows, but takes longer.
-   KEYS IN BUCKETS     santa_buckets_assign and SANTA_SAAP, head_dim at most 256: the same buckets
-                       but where two centroids are as near to rounding, an index that differs in
-                       scratch words alone, the same draws. std_error is taken from out
-                       as it was rounded, and measure_mass reads all of K with stats alone. Fast: new keys
-                       and centroids both f16 or both bf16, rows of 16-byte pieces, head_dim at
-                       most 128; a router whose weights and q are bf16, head_dim 32, 64 or 128,
-                       hidden a power of two from 32 to 1024. Keys enter in stream order; every
-                       64th makes the index anew.
+                       SANTA_SCORES_PROXY head_dim and head_dim_v are at most 256, and the copy
+                       lies on 16 bytes. What differs from the CPU: a head whose log weights are
+                       found to vary too much (exact_above), or that has a NaN, is done again by
+                       exact attention, of all its keys and by a few CTAs, and has a std_error
+                       of 0. With a stash of 8 or 16 bits masses are kept in a byte each, in
+                       steps of a sixteenth of an octave down to 2^-16 of the largest of 64
+                       keys: other draws, as good, since each is weighed with the chance that it
+                       had. Take it: it is the fastest.
+                       Of the methods prop is the fastest. pps reads fewer rows, but takes
+                       longer.
+   KEYS IN BUCKETS     santa_buckets_assign and SANTA_SAAP, head_dim at most 256: the same
+                       buckets but where two centroids are as near to rounding, an index that
+                       differs in scratch words alone, the same draws. std_error is taken from
+                       out as it was rounded, and measure_mass reads all of K with stats alone.
+                       Fast: new keys and centroids both f16 or both bf16, rows of 16-byte
+                       pieces, head_dim at most 128; a router whose weights and q are bf16,
+                       head_dim 32, 64 or 128, hidden a power of two from 32 to 1024. Keys enter
+                       in stream order; every 64th makes the index anew.
    SAME DRAWS          Random numbers are the CPU's bits; scores round differently, so about 1
                        draw in 100,000 falls on a neighbouring key (test/cuda counts them).
                        vattention: rarely another heavy token or a budget that is off by one.
@@ -184,20 +195,22 @@ santa_status santa_cuda_init(void);
    any other. */
 int santa_cuda_error(santa_status s);
 
-/* The steps of santa.h for one query row of a whole batch. All arrays are device memory, f32 and int32,
-   contiguous where no stride is given; kernels are enqueued on o->stream or stream, as santa_decode
-   does, and statuses are its own. Written for looking into a method, not for speed.
+/* The steps of santa.h for one query row of a whole batch. All arrays are device memory, f32
+   and int32, contiguous where no stride is given; kernels are enqueued on o->stream or stream,
+   as santa_decode does, and statuses are its own. Written for looking into a method, not for
+   speed.
 
-   Scores of query row q_index: scores[(batch * heads + head) * scores_stride + key], for all keys that
-   a sequence of a->k has room for, which is what scores_stride is at least; after scale, soft cap and
-   ALiBi, -inf for keys that are masked or not there. Exact scores alone. */
+   Scores of query row q_index: scores[(batch * heads + head) * scores_stride + key], for all
+   keys that a sequence of a->k has room for, which is what scores_stride is at least; after
+   scale, soft cap and ALiBi, -inf for keys that are masked or not there. Exact scores alone. */
 santa_status santa_cuda_scores(const santa_attention *a, const santa_options *o, int64_t q_index,
                                float *scores, int64_t scores_stride, void *workspace,
                                size_t workspace_bytes);
 size_t       santa_cuda_scores_workspace_size(const santa_attention *a, const santa_options *o);
 
-/* Of each head its draws: sum of weight[i] * v[index[i]], i < rows, is the estimate. Where santa_sample
-   counts a row that was drawn twice, here are two entries. In ascending order but for iid. */
+/* Of each head its draws: sum of weight[i] * v[index[i]], i < rows, is the estimate. Where
+   santa_sample counts a row that was drawn twice, here are two entries. In ascending order but
+   for iid. */
 typedef struct santa_cuda_draws {
     int32_t *index;                /* [batch, heads, capacity] */
     float   *weight;               /* [batch, heads, capacity] */
@@ -206,9 +219,10 @@ typedef struct santa_cuda_draws {
     int64_t  capacity;             /* at least santa_cuda_sample_capacity */
 } santa_cuda_draws;
 
-/* The rows that santa_decode would draw with these options for query row q_index and these scores, n of
-   each head, scores_stride apart. iid, strat, sys, prop, flash, top-k, top-p; another is ERR_METHOD. A
-   head with NaN or +inf gives rows = 0 and lse NaN, one without mass rows = 0 and lse = -inf. */
+/* The rows that santa_decode would draw with these options for query row q_index and these
+   scores, n of each head, scores_stride apart. iid, strat, sys, prop, flash, top-k, top-p;
+   another is ERR_METHOD. A head with NaN or +inf gives rows = 0 and lse NaN, one without mass
+   rows = 0 and lse = -inf. */
 santa_status santa_cuda_sample(const float *scores, int64_t scores_stride, int64_t batch, int64_t heads,
                                int64_t n, int64_t q_index, const santa_options *o,
                                const santa_cuda_draws *draws, void *workspace, size_t workspace_bytes);
@@ -216,9 +230,9 @@ int64_t      santa_cuda_sample_capacity(int64_t n, const santa_options *o);     
 size_t       santa_cuda_sample_workspace_size(int64_t batch, int64_t heads, int64_t n,
                                               const santa_options *o);            /* 0 if not valid */
 
-/* out[batch, heads, head_dim_v] = v_scale * sum of weight[i] * V[index[i]]. Entries may be yours: a key
-   that the sequence does not have, or one before kv_start, makes its head NaN. lse is not looked at,
-   a->out not written. */
+/* out[batch, heads, head_dim_v] = v_scale * sum of weight[i] * V[index[i]]. Entries may be
+   yours: a key that the sequence does not have, or one before kv_start, makes its head NaN. lse
+   is not looked at, a->out not written. */
 santa_status santa_cuda_gather(const santa_attention *a, const santa_cuda_draws *draws, float *out,
                                void *stream);
 

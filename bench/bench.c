@@ -10,9 +10,10 @@
    One decode step, batch 1, 32 query heads, 8 KV heads, head_dim 128, Gaussian data, 128 draws,
    if not said otherwise. Every timed call works on the next window of an arena several times
    the last-level cache, so K and V come from memory. The methods of a cell take turns, so that
-   what else the machine does hits all alike. Times are medians over the rounds; dense/x compares
-   the least times, with 10 and 90 % of what single rounds say, and is left out where times spread
-   too much for a verdict. Tables have 100 columns, 80 where COLUMNS is less than 100. */
+   what else the machine does hits all alike. Times are medians over the rounds; dense/x
+   compares the least times, with 10 and 90 % of what single rounds say, and is left out where
+   times spread too much for a verdict. Tables have 100 columns, 80 where COLUMNS is less than
+   100. */
 #define _DEFAULT_SOURCE
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"
@@ -41,7 +42,8 @@ static size_t window_bytes(const element *e, int64_t n, int64_t kv_heads) {
     return 2 * (size_t)bytes_of(e, n * kv_heads * DIM);
 }
 
-/* A window of the longest context at least, and K halves of 1.5 times the last-level cache in all. */
+/* A window of the longest context at least, and K halves of 1.5 times the last-level cache in
+   all. */
 static void fill_windows(const element *e, int64_t longest) {
     const size_t window = window_bytes(e, longest, KV_HEADS), cold = 3 * last_level_cache();
     fill_arena(e, window > cold ? window : cold);
@@ -128,7 +130,8 @@ static void by_buckets(santa_options *o, int64_t n) {
     o->saap.num_probes = buckets_for(n) / 32;
 }
 
-/* Nothing read whole but the first 4 and the last 64, 512 of the others drawn for each group. */
+/* Nothing read whole but the first 4 and the last 64, 512 of the others drawn for each
+   group. */
 static void by_draws(santa_options *o, int64_t n) {
     (void)n;
     o->num_samples = 512;
@@ -335,8 +338,9 @@ static santa_status make_copies(const cell *c) {
     return e.s;
 }
 
-/* A router of random weights with 128 hidden units, and an index of random keys: buckets of about
-   equal size. All KV heads have the same ones, since assigning 128k keys takes seconds. */
+/* A router of random weights with 128 hidden units, and an index of random keys: buckets of
+   about equal size. All KV heads have the same ones, since assigning 128k keys takes
+   seconds. */
 enum { HIDDEN = 128, ASSIGNED = 1024 };
 static struct {
     santa_buckets r;
@@ -810,8 +814,8 @@ static void sweep(const element *e) {
 #include "prefill.h"
 
 /* Dense and sys on each type, in turns; of the types of a byte also with a scale for each row.
-   Between two calls on a window come those on the other types' windows, which push it out of the
-   cache: all together are as large as one type's arena elsewhere. */
+   Between two calls on a window come those on the other types' windows, which push it out of
+   the cache: all together are as large as one type's arena elsewhere. */
 typedef struct kind_of_rows {
     char name[16];
     memory memory;
@@ -841,7 +845,8 @@ static int add_kind(int count, const element *e, int64_t n, int64_t threads, int
     return count + 1;
 }
 
-/* What kind i is to be compared with: floats of as many bytes, blocks with blocks, scales with none. */
+/* What kind i is to be compared with: floats of as many bytes, blocks with blocks, scales with
+   none. */
 static const kind_of_rows *beside(int i, int count) {
     const santa_dtype t = kinds[i].c.type->dtype,
                       like = kinds[i].c.scales ? t : t == SANTA_E5M2 ? SANTA_E4M3 : SANTA_Q8_0;

@@ -84,8 +84,8 @@ static santa_tensor view_paged(const void *p, santa_dtype t, int64_t n, int64_t 
     return santa_view(p, t, n / PAGE, PAGE, kv_heads, DIM);
 }
 
-/* K stored token by token; feature by feature; in pages. V feature by feature beside K by token:
-   llama.cpp's cache without flash attention. */
+/* K stored token by token; feature by feature; in pages. V feature by feature beside K by
+   token: llama.cpp's cache without flash attention. */
 enum { TOKENS = 1, FEATURES = 2, PAGES = 4, TURNED_V = 8 };
 typedef struct layout {
     const char *name;
@@ -134,7 +134,8 @@ static inline uint64_t read_part(const void *data, size_t bytes, int64_t parts, 
     return a[0] + a[1];
 }
 
-/* What single rows cost at best: of the rows at data + index[i] * step, each `bytes` long, a sum. */
+/* What single rows cost at best: of the rows at data + index[i] * step, each `bytes` long, a
+   sum. */
 static inline uint64_t read_rows(const char *data, const int32_t *index, int64_t count, size_t step,
                                  size_t bytes) {
     enum { LINE = 64, AHEAD = 32 };

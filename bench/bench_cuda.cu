@@ -440,9 +440,10 @@ static void bench_vattention(timer &t, int batch, int n, float agree, int runs, 
 }
 #include "prefill_cuda.h"
 
-/* Keys in buckets. Far keys lie in buckets of given sizes at random places, and a bias makes the router
-   take `probes` of them: together 4.4 % of the keys, as in the paper. All alike, or one of these
-   has 28 times the mean, and the others fall off so that the imbalance is about 10. */
+/* Keys in buckets. Far keys lie in buckets of given sizes at random places, and a bias makes
+   the router take `probes` of them: together 4.4 % of the keys, as in the paper. All alike, or
+   one of these has 28 times the mean, and the others fall off so that the imbalance is about
+   10. */
 struct routed_case { int kv_heads, batch, n, hidden, samples; bool imbalanced; };
 
 static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
@@ -521,7 +522,8 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
     const size_t bytes = santa_buckets_size(&a), ints = bytes / 4 / (size_t)(x.batch * kv_heads);
     CUDA(cudaMalloc(&r.index, bytes));
 
-    /* the real thing first: all keys at once, then the last one again: 64 are whole with it, or not */
+    /* the real thing first: all keys at once, then the last one again: 64 are whole with it, or
+       not */
     santa_options none;
     memset(&none, 0, sizeof none);
     none.stream = t.stream;
@@ -659,7 +661,8 @@ static const dense_case dense_cases[] = {
     { SANTA_E4M3, 128, 4, SANTA_BF16, 0.0f, true, 16 },
 };
 
-/* Bytes of K or V that stand for numbers between -2 and 2: of e5m2, or of blocks whose scale is 2^-6. */
+/* Bytes of K or V that stand for numbers between -2 and 2: of e5m2, or of blocks whose scale is
+   2^-6. */
 __global__ void fill_codes(unsigned char *p, size_t n, int block, unsigned seed) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
          i += (size_t)gridDim.x * blockDim.x) {

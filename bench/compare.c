@@ -1,5 +1,5 @@
-/* Two versions of santa.h, timed in one process and in turns, so that what else the machine does
-   hits both alike.
+/* Two versions of santa.h, timed in one process and in turns, so that what else the machine
+   does hits both alike.
      make bench-compare OLD=path/to/santa.h    that one against this folder's: 80 cells, 5 minutes
      make bench-compare OLD=8008b0f QUICK=1    that of a git revision; 10 seconds
      make bench-compare ISA=avx2               OLD is HEAD if not given
@@ -10,8 +10,8 @@
    Prints CSV: medians of the times, the median over the rounds of new / old with its quartiles,
    and whether both gave the same bits. One decode step, batch 1, 32 query heads, 8 KV heads,
    Gaussian data, 128 draws; the query is f32, to bf16 K bf16. Every timed call works
-   on the next window of an arena several times the last-level cache, so K and V come from memory;
-   with --quick there is one window. */
+   on the next window of an arena several times the last-level cache, so K and V come from
+   memory; with --quick there is one window. */
 #define _DEFAULT_SOURCE
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"

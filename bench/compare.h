@@ -1,5 +1,5 @@
-/* What compare.c and the copies of compare_unit.c tell each other. Nothing of santa.h is in it: the
-   two that are compared may differ in their structs and in the values of their enums. */
+/* What compare.c and the copies of compare_unit.c tell each other. Nothing of santa.h is in it:
+   the two that are compared may differ in their structs and in the values of their enums. */
 #ifndef BENCH_COMPARE_H
 #define BENCH_COMPARE_H
 

@@ -1,6 +1,6 @@
 /* One of the two that compare.c times: a santa.h, all of it static, behind compare.h. Compiled
-   twice, with -DSIDE=old_side and -DSIDE=new_side and the -I that finds the santa.h. Keep to what
-   0.1.0 had, and to names where a version may have numbered things otherwise. */
+   twice, with -DSIDE=old_side and -DSIDE=new_side and the -I that finds the santa.h. Keep to
+   what 0.1.0 had, and to names where a version may have numbered things otherwise. */
 #define _POSIX_C_SOURCE 200809L
 #define SANTA_STATIC
 #define SANTA_IMPLEMENTATION

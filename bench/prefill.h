@@ -1,14 +1,15 @@
 /* bench --prefill: attention of as many query rows as there are keys, causal. Exact, and
-   SampleAttention on heads whose mass lies in planted columns and slashes; beside them the machine's
-   own rate for f32 products, in the same rounds. Include santa.h, bench.h and program.h first. */
+   SampleAttention on heads whose mass lies in planted columns and slashes; beside them the
+   machine's own rate for f32 products, in the same rounds. Include santa.h, bench.h and
+   program.h first. */
 #ifndef BENCH_PREFILL_H
 #define BENCH_PREFILL_H
 
 /* ------------------------------------------------------------ what the machine can do */
 
-/* A product of floats as large as one tile of registers, again and again: [ROWS, DEPTH] times [DEPTH,
-   columns] with everything in the first cache and every sum in a register. No kernel with operands in
-   memory does better with plain multiply-adds. */
+/* A product of floats as large as one tile of registers, again and again: [ROWS, DEPTH] times
+   [DEPTH, columns] with everything in the first cache and every sum in a register. No kernel
+   with operands in memory does better with plain multiply-adds. */
 enum { DEPTH = 128, TILE_ROWS = 8 };
 typedef struct tile { float a[TILE_ROWS * DEPTH], b[DEPTH * 48], c[TILE_ROWS * 48]; } tile;
 
@@ -107,8 +108,8 @@ static void choose(const double *mass, int64_t n, char *kept) {
     }
 }
 
-/* Share of the causal blocks that SampleAttention keeps of such heads with the defaults, two slices of
-   one block of rows, the second at the end. */
+/* Share of the causal blocks that SampleAttention keeps of such heads with the defaults, two
+   slices of one block of rows, the second at the end. */
 static double share_of(const plant *p, int64_t n) {
     const int64_t blocks = (n + BLOCK - 1) / BLOCK;
     double *mass = (double *)calloc((size_t)(2 * blocks), sizeof *mass);
@@ -145,7 +146,8 @@ static double share_of(const plant *p, int64_t n) {
     return (double)kept / (double)(blocks * (blocks + 1) / 2);
 }
 
-/* Columns are added, at places in no order, as long as the blocks kept come closer to the share. */
+/* Columns are added, at places in no order, as long as the blocks kept come closer to the
+   share. */
 static plant plant_of(int64_t n, double share) {
     enum { TRIES = 200 };
     const int64_t blocks = (n + BLOCK - 1) / BLOCK;
@@ -169,9 +171,9 @@ static plant plant_of(int64_t n, double share) {
 
 /* ------------------------------------------------------------ the data */
 
-/* Scores of planted keys: log of their mass, but for a constant. The feature pairs after the first turn
-   with the position, so that q . k is large at the planted distances. Keys of columns have nothing
-   else: their scores are equal. */
+/* Scores of planted keys: log of their mass, but for a constant. The feature pairs after the
+   first turn with the position, so that q . k is large at the planted distances. Keys of
+   columns have nothing else: their scores are equal. */
 enum { HEIGHT = 20 };
 typedef struct prompt {
     const plant *p;
@@ -267,8 +269,8 @@ static void product_task(void *context, int64_t i) {
     for (int64_t r = 0; r < x->repeat; r++) x->what.run(x->tiles + i);
 }
 
-/* Times are processor time over the number of threads: on a machine that does other things, too, a
-   long call is interrupted more often than a short one, which would spoil all ratios. */
+/* Times are processor time over the number of threads: on a machine that does other things,
+   too, a long call is interrupted more often than a short one, which would spoil all ratios. */
 typedef struct prefill_row {
     char   name[24];
     double t[MOST_TURNS], low, median, high, wall, operations;

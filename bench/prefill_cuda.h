@@ -1,10 +1,10 @@
 /* bench_cuda --prefill: as many query rows as keys, causal, bf16. Dense in TFLOP/s of the
-   causal half, also with K and V in pages or in e4m3, and SampleAttention, all stages, on heads whose mass
-   lies in planted columns and one diagonal, as in prefill.h: so many columns that the share of
-   blocks kept comes near what is asked. Include it in bench_cuda.cu. */
+   causal half, also with K and V in pages or in e4m3, and SampleAttention, all stages, on heads
+   whose mass lies in planted columns and one diagonal, as in prefill.h: so many columns that
+   the share of blocks kept comes near what is asked. Include it in bench_cuda.cu. */
 
-/* Planted keys' scores: log of their mass, but for a constant; pairs of features turn with the position, so
-   that q . k is large at distance LAG. */
+/* Planted keys' scores: log of their mass, but for a constant; pairs of features turn with the
+   position, so that q . k is large at distance LAG. */
 enum { HEIGHT = 20, LAG = 9 };
 
 __device__ float gaussian(unsigned long long i) {

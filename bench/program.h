@@ -1,5 +1,5 @@
-/* What bench.c and compare.c have in common: threads, an arena of numbers, lists in options, the
-   machine. Define _DEFAULT_SOURCE, and include santa.h and bench.h first. gcc or clang. */
+/* What bench.c and compare.c have in common: threads, an arena of numbers, lists in options,
+   the machine. Define _DEFAULT_SOURCE, and include santa.h and bench.h first. gcc or clang. */
 #ifndef BENCH_PROGRAM_H
 #define BENCH_PROGRAM_H
 
@@ -23,7 +23,8 @@ static int by_value(const void *a, const void *b) {
 /* ------------------------------------------------------------ threads */
 
 /* Threads that live as long as the program. They spin for some 0.1 ms after a job, then sleep:
-   starting or waking a thread costs as much as a short call, and is not what is measured here. */
+   starting or waking a thread costs as much as a short call, and is not what is measured
+   here. */
 typedef struct worker {
     unsigned job;                      /* counts its jobs; a change is the signal. Atomic */
     char line[60];
@@ -72,8 +73,8 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* santa_parallel_for. No worker sees two jobs at once: the call ends when all that were woken are
-   through with this one. */
+/* santa_parallel_for. No worker sees two jobs at once: the call ends when all that were woken
+   are through with this one. */
 static void run_tasks(void *user, int64_t count, santa_task task, void *context) {
     const int64_t helpers = count - 1 < pool.workers ? count - 1 : pool.workers;
     (void)user;

@@ -1,5 +1,5 @@
-/* SAAP without a classifier: keys in buckets by k-means, queries routed by their inner product with
-   the centroids. A trained classifier routes better: examples/saap.
+/* SAAP without a classifier: keys in buckets by k-means, queries routed by their inner product
+   with the centroids. A trained classifier routes better: examples/saap.
    Build: cc -O2 examples/buckets.c -lm */
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"
@@ -32,7 +32,8 @@ static void write_text(uint64_t seed) {
         for (int i = 0; i < D; i++) q[h * D + i] = 0.4f * q[h * D + i] + topic[h * 7 * D + i];
 }
 
-/* Centroids of the keys of another text, k before RoPE: once for a model, each layer and KV head. */
+/* Centroids of the keys of another text, k before RoPE: once for a model, each layer and KV
+   head. */
 static void learn(void) {
     const size_t bytes = santa_kmeans_workspace_size(CAPACITY, D, BUCKETS);
     void *workspace = malloc(bytes);
@@ -43,7 +44,8 @@ static void learn(void) {
     free(workspace);
 }
 
-/* What a decoder does at each step: a key comes, goes into its bucket, a query looks at some. */
+/* What a decoder does at each step: a key comes, goes into its bucket, a query looks at
+   some. */
 static double measure(santa_attention *a, int32_t *length, int64_t num_probes, int64_t num_samples) {
     santa_options dense = {0}, o = {0};
     o.method = SANTA_SAAP;

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* For programs without options: --help says what the program shows, anything else is an error. */
+/* For programs without options: --help says what the program shows, anything else is an
+   error. */
 static inline void data_arguments(int argc, char **argv, const char *shows) {
     if (argc < 2) return;
     const int help = argc == 2 && !strcmp(argv[1], "--help");
@@ -17,7 +18,8 @@ static inline void data_arguments(int argc, char **argv, const char *shows) {
     exit(help ? 0 : 1);
 }
 
-/* Standard normal: the sum of twelve uniform numbers of a 64-bit linear generator, less its mean. */
+/* Standard normal: the sum of twelve uniform numbers of a 64-bit linear generator, less its
+   mean. */
 static inline float data_normal(uint64_t *random) {
     double sum = -6.0;
     for (int i = 0; i < 12; i++) {

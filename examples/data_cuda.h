@@ -1,4 +1,5 @@
-/* data_cuda.h - what the examples for GPUs share: errors end the program, numbers for a cache. */
+/* data_cuda.h - what the examples for GPUs share: errors end the program, numbers for a
+   cache. */
 #ifndef DATA_CUDA_H
 #define DATA_CUDA_H
 
@@ -14,7 +15,8 @@
 #define CUDA(call) \
     do { cudaError_t e_ = (call); CHECK(e_ == cudaSuccess, cudaGetErrorString(e_)); } while (0)
 
-/* Numbers of mean 0 and a standard deviation of `scale` that depend on their place, first + i, alone. */
+/* Numbers of mean 0 and a standard deviation of `scale` that depend on their place, first + i,
+   alone. */
 static __global__ void fill(__nv_bfloat16 *x, long long n, long long first, unsigned seed, float scale) {
     for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < n;
          i += (long long)gridDim.x * blockDim.x) {

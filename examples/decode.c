@@ -133,7 +133,8 @@ static int has_draws(int64_t m) { return m != SANTA_DENSE && m != SANTA_TOP_P &&
 static int has_tiles(int64_t m) { return m == SANTA_PROP || m == SANTA_FLASH; }
 static int given(const config *c, option_id id) { return (int)(c->given >> id & 1); }
 
-/* Words in lines of 80 columns, the first of which has `used` already; the others begin at `indent`. */
+/* Words in lines of 80 columns, the first of which has `used` already; the others begin at
+   `indent`. */
 static void print_wrapped(FILE *f, int used, int indent, const char *text) {
     while (*text) {
         const int spaces = (int)strspn(text, " "), word = (int)strcspn(text + spaces, " ");
@@ -374,7 +375,8 @@ typedef struct session {
     double   prefill_seconds;
 } session;
 
-/* "prefill 12/345" on a line of the terminal, cleared at the end; nothing where stderr is a file. */
+/* "prefill 12/345" on a line of the terminal, cleared at the end; nothing where stderr is a
+   file. */
 static void progress(int64_t done, int64_t all) {
     if (!isatty(fileno(stderr))) return;
     if (done < all) fprintf(stderr, "\rprefill %d/%d", (int)done, (int)all);
@@ -519,7 +521,8 @@ static int plan_prefill(session *s, const config *c, llama_error *e) {
     return status;
 }
 
-/* What share of the keys the layers' heads read, the last layer left out: its queries are not wanted. */
+/* What share of the keys the layers' heads read, the last layer left out: its queries are not
+   wanted. */
 static void print_kept(const session *s) {
     const llama_model *m = &s->model;
     fprintf(s->info, "         blocks of keys kept, by layer:");
@@ -631,8 +634,8 @@ static int generate(session *s, const config *c, const santa_options *o, int32_t
     return 0;
 }
 
-/* The same by drafts (speculative decoding): the method drafts c->draft tokens, one exact call for all of
-   their rows says which stay, and gives one more. The text is as dense's. */
+/* The same by drafts (speculative decoding): the method drafts c->draft tokens, one exact call
+   for all of their rows says which stay, and gives one more. The text is as dense's. */
 static int speculate(session *s, const config *c, const santa_options *o, int32_t *generated,
                      int64_t *count, llama_error *e) {
     llama_state *state = &s->state;

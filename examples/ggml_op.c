@@ -1,7 +1,7 @@
 /* santa as an operation of ggml, on ggml's own cache, and tried against ggml_flash_attn_ext.
-   Wants ggml's headers and libraries, as libggml-dev or an installed build of ggml has them. Build:
-   cc -O2 examples/ggml_op.c $(pkg-config --cflags --libs ggml) -lggml-base -lm
-   With --bench: times at 32k keys, minutes. */
+   Wants ggml's headers and libraries, as libggml-dev or an installed build of ggml has them.
+   Build: cc -O2 examples/ggml_op.c $(pkg-config --cflags --libs ggml) -lggml-base -lm With
+   --bench: times at 32k keys, minutes. */
 #define _POSIX_C_SOURCE 200809L
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"
@@ -17,9 +17,9 @@
 
 /* ------------------------------------------------------------ the operation: take this part */
 
-/* ggml runs a custom operation once on each of its threads. Thread 0 makes the call of santa; the
-   others are its team and take tasks that it hands out. One team and one workspace serve all
-   layers of a graph, as these run one after the other. */
+/* ggml runs a custom operation once on each of its threads. Thread 0 makes the call of santa;
+   the others are its team and take tasks that it hands out. One team and one workspace serve
+   all layers of a graph, as these run one after the other. */
 typedef struct santa_team {
     int            threads;            /* the most that ggml will use: set this */
     void          *workspace;          /* grows as layers are made; free it at the end */
@@ -31,7 +31,8 @@ typedef struct santa_team {
     atomic_int     over, gone;         /* no more rounds in this operation; helpers that know */
 } santa_team;
 
-/* One layer. a: what is to hold beside q, k, v and out: causal, seq_lens, window, soft_cap, ... */
+/* One layer. a: what is to hold beside q, k, v and out: causal, seq_lens, window, soft_cap,
+   ... */
 typedef struct santa_layer {
     santa_attention a;
     santa_options   o;
@@ -44,8 +45,8 @@ static void team_wait(int spins) {
     if (spins > 2000) sched_yield();
 }
 
-/* Runs a task, if there is one. While it is not done its round is not over: task and context are
-   those of the round. */
+/* Runs a task, if there is one. While it is not done its round is not over: task and context
+   are those of the round. */
 static int team_take(santa_team *t) {
     unsigned long long open = atomic_load(&t->open);
     while (open & 0xffffffff)
@@ -84,7 +85,8 @@ static void team_dismiss(santa_team *t, int helpers) {
     atomic_store(&t->over, 0);
 }
 
-/* ggml counts from the innermost dimension, and strides in bytes: of blocks, where there are any. */
+/* ggml counts from the innermost dimension, and strides in bytes: of blocks, where there are
+   any. */
 static santa_tensor santa_from_ggml(const struct ggml_tensor *t, int batch, int rows, int heads) {
     const int   from[4] = { batch, rows, heads, 0 };
     const int64_t block = ggml_blck_size(t->type);
@@ -125,9 +127,9 @@ static void santa_layer_run(struct ggml_tensor *out, int thread, int threads, vo
 }
 
 /* Takes the place of ggml_flash_attn_ext(ctx, q, k, v, mask, ..): q [head_dim, q_len, heads,
-   batch], k and v [head_dim, keys, kv_heads, batch], as views with any strides; result [head_dim,
-   heads, q_len, batch]. For the mask set layer->a.seq_lens and .causal. layer must live as long as
-   the graph. */
+   batch], k and v [head_dim, keys, kv_heads, batch], as views with any strides; result
+   [head_dim, heads, q_len, batch]. For the mask set layer->a.seq_lens and .causal. layer must
+   live as long as the graph. */
 static struct ggml_tensor *santa_ggml(struct ggml_context *ctx, struct ggml_tensor *q,
                                       struct ggml_tensor *k, struct ggml_tensor *v, santa_layer *layer) {
     struct ggml_tensor *args[3] = { q, k, v };
@@ -336,8 +338,8 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Least, median and 90 % of time, and how many times as fast as base: by the least times, and 10
-   to 90 % of what single rounds say. */
+/* Least, median and 90 % of time, and how many times as fast as base: by the least times, and
+   10 to 90 % of what single rounds say. */
 static void print_row(const char *name, const double *time, const double *base) {
     double sorted[ROUNDS], ratio[ROUNDS], least = base[0];
     for (int i = 0; i < ROUNDS; i++) {
@@ -351,7 +353,8 @@ static void print_row(const char *name, const double *time, const double *base) 
            sorted[ROUNDS * 9 / 10], least / sorted[0], ratio[ROUNDS / 10], ratio[ROUNDS * 9 / 10]);
 }
 
-/* One decode step over LAYERS caches in turn, each method once in every round; ms of a layer. */
+/* One decode step over LAYERS caches in turn, each method once in every round; ms of a
+   layer. */
 static void bench(santa_team *team, enum ggml_type type, int64_t keys) {
     const struct { const char *name; santa_method method; santa_scores_method scores; } methods[MOST] = {
         { "ggml_flash_attn_ext",    SANTA_DENSE, SANTA_SCORES_EXACT },           /* the first is theirs */

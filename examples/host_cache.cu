@@ -1,7 +1,7 @@
-/* A cache that does not fit on the card: V, or K and V, in pinned host memory, which kernels read across
-   the bus by the same pointers. Sampled decoding reads a few rows of it; with a copy of K in 4 bits on
-   the card the rows that are drawn are all it needs of K, too. Compared with all on the card, and with
-   copying K and V over first.
+/* A cache that does not fit on the card: V, or K and V, in pinned host memory, which kernels
+   read across the bus by the same pointers. Sampled decoding reads a few rows of it; with a
+   copy of K in 4 bits on the card the rows that are drawn are all it needs of K, too. Compared
+   with all on the card, and with copying K and V over first.
    Build: nvcc -O2 -arch=native -o host_cache examples/host_cache.cu santa_cuda.cu
    Run:   ./host_cache [--keys N] [--batch N] */
 #define SANTA_IMPLEMENTATION

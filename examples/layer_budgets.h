@@ -69,7 +69,8 @@ static inline layer_budgets_options layer_budgets_default(int32_t layers, int64_
     return o;
 }
 
-/* Writes the message and returns -1, so that a caller can say "return layer_budgets_fail(...)". */
+/* Writes the message and returns -1, so that a caller can say "return
+   layer_budgets_fail(...)". */
 static inline int layer_budgets_fail(layer_budgets_error *e, const char *format, ...) {
     va_list args;
     va_start(args, format);
@@ -104,7 +105,8 @@ static inline double layer_budgets_normal(uint64_t seed, int64_t iteration, int3
     return sqrt(-2.0 * log(u[0])) * cos(6.283185307179586 * u[1]);
 }
 
-/* Budgets in proportion to exp(theta), none below the minimum, that sum to the total exactly. */
+/* Budgets in proportion to exp(theta), none below the minimum, that sum to the total
+   exactly. */
 static inline void layer_budgets_round(const layer_budgets_options *o, const double *theta,
                                        int64_t *budget) {
     const double spare = (double)(o->total - o->minimum * o->layers);
@@ -134,7 +136,8 @@ static inline int layer_budgets_check(const layer_budgets_options *o, layer_budg
     return 0;
 }
 
-/* The state file is text: what the search is, how far it is, theta and sum of each layer, an end mark. */
+/* The state file is text: what the search is, how far it is, theta and sum of each layer, an
+   end mark. */
 static inline void layer_budgets_describe(const layer_budgets_options *o, char *line, size_t size) {
     snprintf(line, size,
              "layer_budgets 1 layers %d total %lld minimum %lld pairs %d width %.17g rate %.17g seed %llu",

@@ -1,12 +1,13 @@
 /* llama.h - loader, tokenizer, forward pass and sampler for small llama-like models; attention
    is santa.h's.
 
-   A toy for examples and benches: plain C, one sequence, f32. Reads llama2.c's fp32 checkpoints,
-   versions 0 and 1, and the versioned format of bench/accuracy/README.md (f16 and bf16 weights,
-   any head_dim, RoPE theta). Include santa.h first.
+   A toy for examples and benches: plain C, one sequence, f32. Reads llama2.c's fp32
+   checkpoints, versions 0 and 1, and the versioned format of bench/accuracy/README.md (f16 and
+   bf16 weights, any head_dim, RoPE theta). Include santa.h first.
 
        llama_model m;  llama_tokenizer t;  llama_state s;  llama_error e;
-       if (llama_load(&m, "model.bin", &e) || llama_load_tokenizer(&t, "tokenizer.bin", m.vocab_size, &e)
+       if (llama_load(&m, "model.bin", &e) || llama_load_tokenizer(&t, "tokenizer.bin",
+       m.vocab_size, &e)
            || llama_state_init(&s, &m, 512, &e)) puts(e.text); // each returns 0, or -1 and a text
 
        llama_prefill(&s, prompt, count, 0, &e);                // many tokens at once, dense if not
@@ -238,7 +239,8 @@ static inline int llama_read_header(llama_model *m, llama_format *format, FILE *
     return 0;
 }
 
-/* count numbers of the file's type, at the end of data's memory, become floats from its start on. */
+/* count numbers of the file's type, at the end of data's memory, become floats from its start
+   on. */
 static inline void llama_widen(float *data, size_t count, santa_dtype type) {
     const size_t size = type == SANTA_F32 ? 4 : 2;
     const unsigned char *from = (const unsigned char *)data + count * (sizeof(float) - size);
@@ -276,7 +278,8 @@ static inline int llama_read_model(llama_model *m, FILE *f, const char *path, ll
         if (count == 0) return llama_fail(e, "%s: sizes in the header overflow the address range", path);
         if (layout[i].present) floats += count;
     }
-    /* Length first: a header that lies must not make us ask for memory that no weight will fill. */
+    /* Length first: a header that lies must not make us ask for memory that no weight will
+       fill. */
     if (fseek(f, format.header, SEEK_SET) != 0)
         return llama_fail(e, "cannot read %s: %s", path, strerror(errno));
     const int length = llama_compare_length(f, (uint64_t)floats * size);
@@ -574,7 +577,8 @@ LLAMA_INLINE float llama_dot(const float *a, const float *b, int64_t n) {
            + (((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7])));
 }
 
-/* sums[r][c] += x[r] . column c of panel, for LLAMA_ROWS rows of x; panel is [depth, LLAMA_PANEL]. */
+/* sums[r][c] += x[r] . column c of panel, for LLAMA_ROWS rows of x; panel is [depth,
+   LLAMA_PANEL]. */
 LLAMA_INLINE void llama_tile(float *sums, const float *const *x, const float *panel, int64_t depth) {
     float acc[LLAMA_ROWS][LLAMA_PANEL];
     memcpy(acc, sums, sizeof acc);
@@ -808,8 +812,9 @@ static inline santa_status llama_keep_copy(llama_state *s, int32_t layer) {
     return status;
 }
 
-/* llama_prefill takes so many tokens, at most the capacity, through the layers at once from now on:
-   sparse prefill chooses what to read once for all rows of a call, and wants a prompt's all. */
+/* llama_prefill takes so many tokens, at most the capacity, through the layers at once from now
+   on: sparse prefill chooses what to read once for all rows of a call, and wants a prompt's
+   all. */
 static inline int llama_state_chunk(llama_state *s, int64_t tokens, llama_error *e) {
     const llama_model *m = s->model;
     const size_t rows = (size_t)(tokens < s->capacity ? tokens : s->capacity), dim = (size_t)m->dim,
@@ -835,7 +840,8 @@ static inline int llama_state_chunk(llama_state *s, int64_t tokens, llama_error 
     return 0;
 }
 
-/* capacity: positions to hold, 1 .. seq_len of the model. Attention is dense until llama_state_options. */
+/* capacity: positions to hold, 1 .. seq_len of the model. Attention is dense until
+   llama_state_options. */
 static inline int llama_state_init(llama_state *s, const llama_model *m, int64_t capacity, llama_error *e) {
     memset(s, 0, sizeof *s);
     s->model = m;
@@ -867,7 +873,8 @@ static inline santa_status llama_check(const llama_state *s, const santa_options
     return santa_check(&a, o);
 }
 
-/* llama_forward attends with these options in this layer from now on; it sets their offset itself. */
+/* llama_forward attends with these options in this layer from now on; it sets their offset
+   itself. */
 static inline int llama_layer_options(llama_state *s, int32_t layer, const santa_options *o,
                                       llama_error *e) {
     if (layer < 0 || layer >= s->model->n_layers)
@@ -1018,9 +1025,9 @@ static inline int llama_prefill_options(llama_state *s, int32_t layer, const san
 }
 
 /* n <= s->chunk tokens at position .. through all layers: enters their keys and values in the
-   cache and leaves their last hidden states in s->x. A prefill ends with the last layer's keys and
-   values: what follows there is wanted of a prompt's last token only, which llama_forward takes. A
-   check goes on to the end, with the attention of a prefill. */
+   cache and leaves their last hidden states in s->x. A prefill ends with the last layer's keys
+   and values: what follows there is wanted of a prompt's last token only, which llama_forward
+   takes. A check goes on to the end, with the attention of a prefill. */
 typedef enum llama_pass { LLAMA_STEP, LLAMA_PREFILL, LLAMA_CHECK } llama_pass;
 static inline int llama_layers(llama_state *s, const int32_t *token, int64_t n, int64_t position,
                                llama_pass pass, llama_error *e) {
@@ -1069,8 +1076,8 @@ static inline int llama_layers(llama_state *s, const int32_t *token, int64_t n, 
     return 0;
 }
 
-/* count tokens at position .., by chunks: enters their keys and values in the cache, over what may
-   be there. Gives no logits: leave the last token of a prompt to llama_forward. */
+/* count tokens at position .., by chunks: enters their keys and values in the cache, over what
+   may be there. Gives no logits: leave the last token of a prompt to llama_forward. */
 static inline int llama_prefill(llama_state *s, const int32_t *token, int64_t count, int64_t position,
                                 llama_error *e) {
     for (int64_t i = 0; i < count; i += s->chunk) {
@@ -1097,9 +1104,9 @@ static inline int llama_forward(llama_state *s, int32_t token, int64_t position,
     return 0;
 }
 
-/* n <= s->chunk tokens at position .. in one pass, with the attention of a prefill: their keys and
-   values, over what may be there, and logits[n][vocab_size] of what follows each. It checks tokens that
-   were drafted. */
+/* n <= s->chunk tokens at position .. in one pass, with the attention of a prefill: their keys
+   and values, over what may be there, and logits[n][vocab_size] of what follows each. It checks
+   tokens that were drafted. */
 static inline int llama_verify(llama_state *s, const int32_t *token, int64_t n, int64_t position,
                                float *logits, llama_error *e) {
     const llama_model *m = s->model;
@@ -1155,9 +1162,10 @@ static inline int32_t llama_sample(const float *logits, int32_t n, double temper
     return best;
 }
 
-/* Speculative sampling: a token that was drawn by the draft's logits is kept, or another one takes its
-   place, such that the result is distributed by the exact logits. Whether it was kept; *token is -1 where
-   logits are not finite. temperature 0: kept if it is the exact ones' best. */
+/* Speculative sampling: a token that was drawn by the draft's logits is kept, or another one
+   takes its place, such that the result is distributed by the exact logits. Whether it was
+   kept; *token is -1 where logits are not finite. temperature 0: kept if it is the exact ones'
+   best. */
 static inline int llama_accept(const float *exact, const float *draft, int32_t n, double temperature,
                                uint64_t *random, int32_t *token) {
     const double u = llama_uniform(random), other = llama_uniform(random);

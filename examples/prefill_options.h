@@ -1,10 +1,10 @@
-/* prefill_options.h - how each layer's prefill attends, by length of the prompt: the file, and the
-   search that fills it.
+/* prefill_options.h - how each layer's prefill attends, by length of the prompt: the file, and
+   the search that fills it.
 
    SampleAttention has an alpha for columns, one for slashes, and a number of slices. Which are
-   fastest within a loss that one accepts differs from layer to layer and with the length. Given a
-   measurement of time and loss, this finds them. C99 or C++11, libc and santa.h only; include santa.h
-   first.
+   fastest within a loss that one accepts differs from layer to layer and with the length. Given
+   a measurement of time and loss, this finds them. C99 or C++11, libc and santa.h only; include
+   santa.h first.
 
        prefill_search s = prefill_search_default(layers, ranges, 0.02);   // a loss of 2 %
        s.upto[0] = 4096;  s.upto[1] = 0;                     // lengths of the ranges, 0: any
@@ -16,9 +16,10 @@
        prefill_options_load("prefill.txt", &f, message, sizeof message);
        santa_options o = prefill_options_of(&f, layer, length);    // dense, or SANTA_SAMPLE_ATTENTION
 
-   For each number of slices the search walks along the border of the settings whose loss is accepted,
-   as loss falls with both alphas: about 2 measurements for each value of an alpha, not their product.
-   Whatever the walk missed, what it returns was measured and has an accepted loss. */
+   For each number of slices the search walks along the border of the settings whose loss is
+   accepted, as loss falls with both alphas: about 2 measurements for each value of an alpha,
+   not their product. Whatever the walk missed, what it returns was measured and has an accepted
+   loss. */
 #ifndef PREFILL_OPTIONS_H
 #define PREFILL_OPTIONS_H
 
@@ -137,8 +138,8 @@ static inline int prefill_options_load(const char *path, prefill_options_file *f
 
 /* ------------------------------------------------------------ the search */
 
-/* What a layer's prefill of a prompt of that range costs with these options: *seconds, and *loss, 0 for
-   dense. Not 0 ends the search. */
+/* What a layer's prefill of a prompt of that range costs with these options: *seconds, and
+   *loss, 0 for dense. Not 0 ends the search. */
 typedef int (*prefill_measure)(void *user, int32_t range, int32_t layer, const santa_options *o,
                                double *seconds, double *loss);
 

@@ -1,7 +1,7 @@
-/* Which SampleAttention settings each layer's prefill should have, by length of the prompt: the fastest
-   whose output is off by no more than what is accepted. Without arguments on three synthetic layers;
-   with --model on what the layers of a model have in a text, for the decoder's --prefill-options.
-   Build: cc -O2 examples/prefill_tune.c -lm */
+/* Which SampleAttention settings each layer's prefill should have, by length of the prompt: the
+   fastest whose output is off by no more than what is accepted. Without arguments on three
+   synthetic layers; with --model on what the layers of a model have in a text, for the
+   decoder's --prefill-options. Build: cc -O2 examples/prefill_tune.c -lm */
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #endif
@@ -64,8 +64,8 @@ static double attend(const tuner *t, int32_t range, int32_t layer, const santa_o
     return status == SANTA_OK ? best : -1.0;
 }
 
-/* prefill_measure. The loss is the error of a row's output against dense, relative, mean over rows. What
-   runs dense after all is no choice, however fast it was this time. */
+/* prefill_measure. The loss is the error of a row's output against dense, relative, mean over
+   rows. What runs dense after all is no choice, however fast it was this time. */
 static int measure(void *user, int32_t range, int32_t layer, const santa_options *o, double *seconds,
                    double *loss) {
     tuner *t = (tuner *)user;
@@ -107,7 +107,8 @@ static int make_room(tuner *t) {
 
 static float uniform(uint64_t *state) { return (float)llama_uniform(state) * 2.0f - 1.0f; }
 
-/* Layer 0 looks at the first 64 keys and 64 others, layer 1 at the last some, layer 2 everywhere. */
+/* Layer 0 looks at the first 64 keys and 64 others, layer 1 at the last some, layer 2
+   everywhere. */
 static int make_layers(tuner *t) {
     enum { N = 2048, HEADS = 4, KV_HEADS = 1, D = 32, LAYERS = 3 };
     uint64_t random = 1;
@@ -308,7 +309,8 @@ int main(int argc, char **argv) {
     }
     if (status == 0) status = report(&t, &f, &gain);
     if (status == 0 && t.out) status = prefill_options_save(t.out, &f, e.text, sizeof e.text);
-    /* of the synthetic ones the third has nothing to leave out; a loss of your own may allow less */
+    /* of the synthetic ones the third has nothing to leave out; a loss of your own may allow
+       less */
     if (status == 0 && argc == 1 && (gain < 1.0 || f.setting[1][0].chunks == 0 || f.setting[1][2].chunks))
         status = llama_fail(&e, "the search found what it should not");
     if (status != 0) fprintf(stderr, "prefill_tune: %s\n", e.text[0] ? e.text : "failed");

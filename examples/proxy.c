@@ -1,5 +1,5 @@
-/* Draws from a copy of K in 4 bits: keep it beside an append-only cache, read K and V only where it draws.
-   Build: cc -O2 examples/proxy.c -lm */
+/* Draws from a copy of K in 4 bits: keep it beside an append-only cache, read K and V only
+   where it draws. Build: cc -O2 examples/proxy.c -lm */
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"
 #include "data.h"
@@ -15,7 +15,8 @@ static void check(santa_status status) {
     if (status != SANTA_OK) { fprintf(stderr, "%s\n", santa_status_string(status)); exit(1); }
 }
 
-/* Mean square error of a method's output over the steps, relative to the exact one, and what it reads. */
+/* Mean square error of a method's output over the steps, relative to the exact one, and what it
+   reads. */
 static double measure(santa_attention *a, int32_t *length, santa_method method,
                       santa_scores_method scores) {
     santa_options dense = {0}, o = {0};

@@ -1,4 +1,5 @@
-/* The whole program of the quick start in santa.h: one query against 4096 keys, 128 draws a head. */
+/* The whole program of the quick start in santa.h: one query against 4096 keys, 128 draws a
+   head. */
 /* Build: cc -O2 examples/quickstart.c -lm */
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"

@@ -1,6 +1,6 @@
-/* Shapes that have no field of their own in santa_attention: each is strides, a table or two calls. The
-   manual's page >>recipes has the same lines. Each recipe is checked against a plain loop.
-   Build: cc -O2 examples/recipes.c -lm */
+/* Shapes that have no field of their own in santa_attention: each is strides, a table or two
+   calls. The manual's page >>recipes has the same lines. Each recipe is checked against a plain
+   loop. Build: cc -O2 examples/recipes.c -lm */
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"
 #include "data.h"
@@ -147,7 +147,8 @@ static void left_padding(void) {
     puts("left padding: kv_start");
 }
 
-/* A cache of bytes with a scale for each token and KV head, which lies behind the row's numbers. */
+/* A cache of bytes with a scale for each token and KV head, which lies behind the row's
+   numbers. */
 enum { ROW = D + 4 };
 
 /* row: N * KV_HEADS rows. exact: what they stand for. */
@@ -197,8 +198,8 @@ static void scale_of_each_row(void) {
     puts("a scale for each row: k_scales, v_scales");
 }
 
-/* Multi-head latent attention (MLA): all heads share a latent of 96 numbers and 32 of RoPE; V is the
-   latent itself, the front of the same rows. */
+/* Multi-head latent attention (MLA): all heads share a latent of 96 numbers and 32 of RoPE; V
+   is the latent itself, the front of the same rows. */
 static void latent(void) {
     enum { LATENT = 96, ROPE = 32, DIM = LATENT + ROPE, TOKENS = N * KV_HEADS * D / DIM, QUERIES = 4 };
 
@@ -221,8 +222,8 @@ static void latent(void) {
     puts("MLA: V is the front of K's rows");
 }
 
-/* Speculative decoding: cheap draft steps, each a row of draws; then one exact call for all of their
-   rows, which reads K and V once. */
+/* Speculative decoding: cheap draft steps, each a row of draws; then one exact call for all of
+   their rows, which reads K and V once. */
 static void draft_and_verify(void) {
     static float drafts[ROWS * HEADS * D];
     const int64_t context = N - ROWS;

@@ -136,7 +136,8 @@ static inline int saap_read(saap_file *f, FILE *in, const char *path, char *mess
     if (layer == 0 || layer > (uint64_t)(SIZE_MAX / 2) / (uint64_t)f->layers)
         return saap_fail(message, size, "%s: sizes in the header overflow the address range", path);
     const uint64_t bytes = layer * (uint64_t)f->layers;
-    /* Length first: a header that lies must not make us ask for memory that no weight will fill. */
+    /* Length first: a header that lies must not make us ask for memory that no weight will
+       fill. */
     const long end = fseek(in, 0, SEEK_END) == 0 ? ftell(in) : -1;
     if (end < 0) return saap_fail(message, size, "cannot read %s: %s", path, strerror(errno));
     if ((uint64_t)end != bytes + SAAP_HEADER)
@@ -192,8 +193,8 @@ static inline int saap_check_model(const saap_file *f, int64_t layers, int64_t k
                      (int)kv_heads, (int)group, (int)head_dim);
 }
 
-/* The router of layer 0 .. layers - 1 of a loaded file, as santa.h wants it; each array is aligned to
-   SAAP_ALIGN. */
+/* The router of layer 0 .. layers - 1 of a loaded file, as santa.h wants it; each array is
+   aligned to SAAP_ALIGN. */
 static inline void saap_get_layer(const saap_file *f, int64_t layer, santa_buckets *out) {
     saap_array array[SAAP_ARRAYS];
     const uint64_t bytes = saap_plan(f, array);

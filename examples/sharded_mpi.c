@@ -1,5 +1,6 @@
-/* One context over several processes by MPI, each with a range of the keys: the same rows are drawn or
-   chosen and the same result comes out, on every rank, as of the whole context in one process.
+/* One context over several processes by MPI, each with a range of the keys: the same rows are
+   drawn or chosen and the same result comes out, on every rank, as of the whole context in one
+   process.
    Build: mpicc -O2 -o sharded_mpi examples/sharded_mpi.c -lm     Run: mpirun -n 4 sharded_mpi
    What exchanges cost is measured, too: a rank's own work is the same call once more, with an
    all_gather that hands out what the ranks said the last time. --bench takes more rounds. */
@@ -57,7 +58,8 @@ static float *floats(int64_t n) {
     return p;
 }
 
-/* The keys begin .. end - 1 of a context of N. Seconds of each call; with t also of own work, in turns. */
+/* The keys begin .. end - 1 of a context of N. Seconds of each call; with t also of own work,
+   in turns. */
 static void attend(float *q, float *k, float *v, int64_t begin, int64_t end, const santa_options *o,
                    talk *t, float *out, santa_stats *stats, double *seconds, double *own) {
     const int32_t len = (int32_t)(end - begin), context = N;

@@ -1,6 +1,6 @@
-/* One context over several GPUs by NCCL, each with a range of the keys: one process for all GPUs (a thread
-   each), or one process per GPU. The result and the drawn rows are those of one GPU; a decode step is
-   captured in a CUDA graph, exchanges included.
+/* One context over several GPUs by NCCL, each with a range of the keys: one process for all
+   GPUs (a thread each), or one process per GPU. The result and the drawn rows are those of one
+   GPU; a decode step is captured in a CUDA graph, exchanges included.
    Build: nvcc -O2 -arch=native -o sharded_nccl examples/sharded_nccl.cu santa_cuda.cu -lnccl
    Run:   ./sharded_nccl [--processes] [--gpus N] [--keys N] */
 #define SANTA_IMPLEMENTATION
@@ -19,7 +19,8 @@ enum { HEADS = 32, KV_HEADS = 8, D = 128, STEPS = 20 };
 #define NCCL(call) \
     do { ncclResult_t e_ = (call); CHECK(e_ == ncclSuccess, ncclGetErrorString(e_)); } while (0)
 
-/* NCCL's kernels for small messages want memory that it knows on all ranks, at the same place in each. */
+/* NCCL's kernels for small messages want memory that it knows on all ranks, at the same place
+   in each. */
 #if NCCL_VERSION_CODE < NCCL_VERSION(2, 27, 0)
 typedef void *ncclWindow_t;
 #endif
@@ -165,7 +166,8 @@ static int run(int rank, int ranks, long long keys, ncclUniqueId id) {
     bool good = true;
     CUDA(cudaSetDevice(rank));
     NCCL(ncclCommInitRank(&comm, ranks, id, rank));
-    /* with whole blocks of the copy but for the last range, so that the rows are those of one GPU */
+    /* with whole blocks of the copy but for the last range, so that the rows are those of one
+       GPU */
     const long long begin = keys * rank / ranks / 64 * 64,
                     end = rank + 1 < ranks ? keys * (rank + 1) / ranks / 64 * 64 : keys;
     cache mine = make_cache(begin, end, keys / ranks + 128, keys), all = {};
@@ -196,8 +198,8 @@ static int run(int rank, int ranks, long long keys, ncclUniqueId id) {
                      off = santa_relative_l2(spread.data(), whole.data(), HEADS * D);
         printf("%-17s %7.1f us %14.1f us %9.1f us %6.2f x %13.1e\n", row.name, one, own, shared,
                one / shared, off);
-        /* bf16; a draw may move to a neighbour, those of pps of a million keys by the rounding of the
-           sum of all chances: some in a hundred (other draws would be off by 1.4) */
+        /* bf16; a draw may move to a neighbour, those of pps of a million keys by the rounding
+           of the sum of all chances: some in a hundred (other draws would be off by 1.4) */
         good &= off < (row.method == SANTA_DENSE ? 5e-3 : row.method == SANTA_PPS ? 0.4 : 5e-2);
     }
     free_cache(mine);

@@ -1,5 +1,5 @@
-/* The steps of santa_decode one by one, for a gather of your own or to look at which rows were drawn.
-   Build: cc -O2 examples/steps.c -lm */
+/* The steps of santa_decode one by one, for a gather of your own or to look at which rows were
+   drawn. Build: cc -O2 examples/steps.c -lm */
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"
 #include "data.h"

@@ -1,4 +1,5 @@
-/* Several cores: the library hands tasks to your own thread pool, here a small one of POSIX threads.
+/* Several cores: the library hands tasks to your own thread pool, here a small one of POSIX
+   threads.
    Build: cc -O2 examples/threads.c -lm      (older systems than glibc 2.34 also want -pthread) */
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"
@@ -42,7 +43,8 @@ static void *worker(void *argument) {
     return NULL;
 }
 
-/* santa_options.parallel_for: runs task(context, 0 .. count - 1) and returns when all are done. */
+/* santa_options.parallel_for: runs task(context, 0 .. count - 1) and returns when all are
+   done. */
 static void pool_run(void *user, int64_t count, santa_task task, void *context) {
     pool *p = (pool *)user;
     pthread_mutex_lock(&p->lock);

@@ -36,7 +36,8 @@ extern const char *test_cpu_lacks;
 #define TEST_PRINTF(f, a)
 #endif
 
-/* Each check returns 1 when it holds, else counts a failure, prints where and why, and returns 0. */
+/* Each check returns 1 when it holds, else counts a failure, prints where and why, and returns
+   0. */
 int  test_check(int ok, const char *file, int line, const char *fmt, ...) TEST_PRINTF(4, 5);
 int  test_check_int(long long got, long long want, const char *expr, const char *file, int line);
 int test_check_near(double got, double want, double abs_tol, double rel_tol, const char *expr,
@@ -59,7 +60,8 @@ void test_skip(const char *reason);
    samples' own spread. */
 #define CHECK_MEAN_Z(name, sum, sum_of_squares, count, expected, z_max) \
     test_check_mean(name, sum, sum_of_squares, (double)(count), expected, z_max, __FILE__, __LINE__)
-/* |got[i] - want[i]| <= abs + rel * |want[i]|, float against double; prints the first few mismatches. */
+/* |got[i] - want[i]| <= abs + rel * |want[i]|, float against double; prints the first few
+   mismatches. */
 #define check_array_near(name, got, want, n, abs_tol, rel_tol) \
     test_check_array(name, got, want, n, abs_tol, rel_tol, __FILE__, __LINE__)
 #define SKIP(reason)                         do { test_skip(reason); return; } while (0)
@@ -68,7 +70,8 @@ void test_skip(const char *reason);
    float samples. */
 double test_mean_z(double sum, double sum_of_squares, double count, double expected);
 
-/* Loops over the instruction sets that this machine (or SANTA_TEST_ISA, see impl.c) has, scalar first. */
+/* Loops over the instruction sets that this machine (or SANTA_TEST_ISA, see impl.c) has, scalar
+   first. */
 static inline santa_isa test_isa_from(int isa) {
     while (isa < SANTA_ISA_COUNT && !santa_isa_supported((santa_isa)isa)) isa++;
     return (santa_isa)isa;

@@ -1,5 +1,5 @@
-/* Lists of keys for tests, on the CPU and on a GPU: random ones with all that a list may hold, what
-   attention over them is in float64, and NaN in all rows that no list reads. */
+/* Lists of keys for tests, on the CPU and on a GPU: random ones with all that a list may hold,
+   what attention over them is in float64, and NaN in all rows that no list reads. */
 #ifndef SANTA_TEST_LISTS_H
 #define SANTA_TEST_LISTS_H
 
@@ -16,8 +16,8 @@ static inline int64_t lists_number(const santa_attention *a, int64_t b, int64_t 
     return ((a->key_list_rows ? b * a->q.shape[1] + i : b) * a->k.shape[2]) + kv;
 }
 
-/* Lists of up to `most` entries, the first one full and the second one empty: keys of the sequence,
-   some masked, some twice, and gaps. Behind a list's end everything is wild. */
+/* Lists of up to `most` entries, the first one full and the second one empty: keys of the
+   sequence, some masked, some twice, and gaps. Behind a list's end everything is wild. */
 static inline key_lists lists_build(ref_problem *p, int64_t most, int per_row, int weighted, test_rng *r) {
     const ref_spec *s = &p->spec;
     key_lists x;

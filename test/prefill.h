@@ -1,6 +1,6 @@
-/* Float64 attention of many query rows over the keys that a block mask leaves, for the suites of
-   prefill: what the manual says of positions, ranges and blocks, with everything that a call may
-   have. Results as bits. */
+/* Float64 attention of many query rows over the keys that a block mask leaves, for the suites
+   of prefill: what the manual says of positions, ranges and blocks, with everything that a call
+   may have. Results as bits. */
 #ifndef SANTA_TEST_PREFILL_H
 #define SANTA_TEST_PREFILL_H
 #include "reference.h"
@@ -95,7 +95,8 @@ static inline double pf_row(const ref_problem *p, const pf_mask *m, int64_t b, i
     return max > -REF_INF ? max + log(total) : max;
 }
 
-/* out and lse of every step-th row and head against float64. abs_tol is for scores of a few units. */
+/* out and lse of every step-th row and head against float64. abs_tol is for scores of a few
+   units. */
 static inline int pf_compare(const ref_problem *p, const pf_mask *m, int64_t step, const char *what,
                              double abs_tol) {
     const ref_spec *s = &p->spec;

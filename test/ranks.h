@@ -1,6 +1,6 @@
-/* One context over ranks, for the tests on the CPU and on the GPU. The ranks of a test run one after the
-   other: a call that comes to an exchange which not all have reached gives up, and runs again from the
-   start once all have. */
+/* One context over ranks, for the tests on the CPU and on the GPU. The ranks of a test run one
+   after the other: a call that comes to an exchange which not all have reached gives up, and
+   runs again from the start once all have. */
 #ifndef SANTA_TEST_RANKS_H
 #define SANTA_TEST_RANKS_H
 #include "reference.h"
@@ -38,7 +38,8 @@ static inline int talk_all_gather(void *user, const void *mine, size_t bytes, vo
     return i >= t->known ? 1 : talk_copy(t, all, t->message[i], bytes * (size_t)t->ranks);
 }
 
-/* Rank r of p has the keys cuts[r] .. cuts[r + 1] - 1 of each sequence, as far as these have them. */
+/* Rank r of p has the keys cuts[r] .. cuts[r + 1] - 1 of each sequence, as far as these have
+   them. */
 typedef struct shard { santa_attention a; int32_t lens[8], context[8]; void *copy; } shard;
 
 static inline void cut(const ref_problem *p, const int64_t *cuts, int64_t r, shard *x) {

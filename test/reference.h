@@ -64,7 +64,8 @@ static inline uint16_t ref_encode16(santa_dtype type, double x) {
     return (uint16_t)(sign | (magnitude > infinity ? infinity : magnitude));
 }
 
-/* e4m3 by its definition: sign, 4 exponent bits of bias 7, 3 mantissa bits, no infinity, 127 is NaN. */
+/* e4m3 by its definition: sign, 4 exponent bits of bias 7, 3 mantissa bits, no infinity, 127 is
+   NaN. */
 static inline double ref_decode8(int e) {
     const int exponent = e >> 3 & 15, mantissa = e & 7;
     const double v = (e & 127) == 127 ? (double)test_nan()
@@ -112,7 +113,8 @@ static inline double ref_decode52(int e) {
     return e & 128 ? -v : v;
 }
 
-/* The nearest, ties to the even code; 61440 = the middle between the largest and 2^16 is infinite. */
+/* The nearest, ties to the even code; 61440 = the middle between the largest and 2^16 is
+   infinite. */
 static inline uint8_t ref_encode52(double x) {
     const double a = fabs(x);
     int e = 0;
@@ -180,8 +182,8 @@ static inline void ref_store(santa_dtype type, void *data, int64_t i, double x) 
     }
 }
 
-/* n elements side by side from element i on; blocks get the scale of their largest element, which is -8
-   in q4_0. */
+/* n elements side by side from element i on; blocks get the scale of their largest element,
+   which is -8 in q4_0. */
 static inline void ref_store_row(santa_dtype type, void *data, int64_t i, int64_t n, const double *x) {
     for (int64_t c = 0; c < n; c++) {
         if (ref_is_blocks(type) && c % 32 == 0) {
@@ -278,7 +280,8 @@ static inline santa_options ref_options(santa_method method, int64_t num_samples
     return o;
 }
 
-/* Whether the method has an estimate of its error, and whether its scores may be other than exact. */
+/* Whether the method has an estimate of its error, and whether its scores may be other than
+   exact. */
 static inline int ref_has_error(santa_method m) { return !(santa_method_traits(m) & SANTA_BIASED); }
 static inline int ref_has_scores(santa_method m) { return !(santa_method_traits(m) & SANTA_SPARSE); }
 
@@ -368,8 +371,8 @@ static inline void ref_place(const ref_problem *p, int64_t b, int64_t j, int64_t
     *i1 = p->spec.page_size ? j % p->spec.page_size : j;
 }
 
-/* Write a row of k or v, or with its scale what that is multiplied with: quotients that were products are
-   exact. */
+/* Write a row of k or v, or with its scale what that is multiplied with: quotients that were
+   products are exact. */
 static inline void ref_write_row(const santa_tensor *t, const santa_tensor *scales, int64_t i0, int64_t i1,
                                  int64_t h, const double *x, const double *scale) {
     double *raw = ref_doubles(t->shape[3]);
@@ -652,8 +655,8 @@ static inline double ref_length2(const double *a, int64_t n) {
     return sum;
 }
 
-/* Exact attention of a problem of one query row, [heads, head_dim_v], and |out - exact|^2 over its
-   heads. each: of a head, added up, or NULL. */
+/* Exact attention of a problem of one query row, [heads, head_dim_v], and |out - exact|^2 over
+   its heads. each: of a head, added up, or NULL. */
 static inline double *ref_exact(const ref_problem *p) {
     const int64_t dv = p->spec.head_dim_v;
     double *exact = ref_doubles(p->spec.heads * dv);

@@ -1,5 +1,5 @@
-/* Problems for SANTA_SAAP, and what must come out: router, choice of keys and attention in float64,
-   written from the manual. */
+/* Problems for SANTA_SAAP, and what must come out: router, choice of keys and attention in
+   float64, written from the manual. */
 #ifndef SANTA_TEST_ROUTED_H
 #define SANTA_TEST_ROUTED_H
 

@@ -193,7 +193,8 @@ static void shared_draws(void) {
     }
 }
 
-/* Scores of an ordinary problem are unbiased; soft cap, ALiBi and masks come after the estimate. */
+/* Scores of an ordinary problem are unbiased; soft cap, ALiBi and masks come after the
+   estimate. */
 static void unbiased_scores(void) {
     enum { N = 20 };
     const int rounds = test_quick ? 500 : 5000;
@@ -241,7 +242,8 @@ static void unbiased_scores(void) {
         }
 }
 
-/* Features read: 1 - (1 - p)^B (iid) or min(1, B p) of them, per head and in union over the group. */
+/* Features read: 1 - (1 - p)^B (iid) or min(1, B p) of them, per head and in union over the
+   group. */
 static void access_fractions(void) {
     static const int64_t budgets[] = {1, 2, 4};
     const int64_t requests = test_quick ? 300 : 3000;
@@ -282,7 +284,8 @@ static void access_fractions(void) {
         }
 }
 
-/* q = 0 everywhere, in one head, in one feature of the whole group: scores 0, never NaN, nothing read. */
+/* q = 0 everywhere, in one head, in one feature of the whole group: scores 0, never NaN,
+   nothing read. */
 static void zero_queries(void) {
     for (int method = SANTA_SCORES_BERNOULLI_IID; method <= SANTA_SCORES_GROUP_STRAT; method++)
         FOR_EACH_ISA (isa) {
@@ -322,7 +325,8 @@ static void zero_queries(void) {
         }
 }
 
-/* A query head with a NaN or an infinity gives NaN; of the others those do that share its draws. */
+/* A query head with a NaN or an infinity gives NaN; of the others those do that share its
+   draws. */
 static void broken_queries(void) {
     for (int method = SANTA_SCORES_BERNOULLI_IID; method <= SANTA_SCORES_GROUP_STRAT; method++)
         for (int kind = 0; kind < 3; kind++) {
@@ -342,8 +346,8 @@ static void broken_queries(void) {
         }
 }
 
-/* bf16 q and k in rows of 32, which exact scores may multiply two at a time, and a single key of
-   q8_0: estimated scores are those of the same numbers in f32. */
+/* bf16 q and k in rows of 32, which exact scores may multiply two at a time, and a single key
+   of q8_0: estimated scores are those of the same numbers in f32. */
 static void other_types(void) {
     for (int method = SANTA_SCORES_BERNOULLI_IID; method <= SANTA_SCORES_GROUP_STRAT; method++)
         for (int q8 = 0; q8 < 2; q8++) {
@@ -439,7 +443,8 @@ static void layouts(void) {
             }
 }
 
-/* Relative L2 of the estimated query, Gaussian q, d = 128: about 1.13/sqrt(B) iid, 1.16/B stratified. */
+/* Relative L2 of the estimated query, Gaussian q, d = 128: about 1.13/sqrt(B) iid, 1.16/B
+   stratified. */
 static void relative_error(void) {
     enum { D = 128 };
     const int rounds = test_quick ? 20 : 200;

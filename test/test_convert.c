@@ -56,7 +56,8 @@ static void every_value(santa_dtype t) {
     }
 }
 
-/* The floats at each value, at the middle to its neighbour, and one float to either side of both. */
+/* The floats at each value, at the middle to its neighbour, and one float to either side of
+   both. */
 static void every_border(santa_dtype t) {
     for (uint32_t h = 0; h < 65536; h++) {
         const uint16_t next = (uint16_t)(h + 1);

@@ -2,7 +2,8 @@
    empty and broken rows; merging. All instruction sets of this machine run every problem. */
 #include "prefill.h"
 
-/* out and lse of every row against the reference, after a run. abs_tol is for scores of a few units. */
+/* out and lse of every row against the reference, after a run. abs_tol is for scores of a few
+   units. */
 static int compare(const ref_problem *p, const char *what, double abs_tol) {
     const ref_spec *s = &p->spec;
     double *want = ref_doubles(s->head_dim_v), *got = ref_doubles(s->head_dim_v);
@@ -171,7 +172,8 @@ static void extras(void) {
         }
 }
 
-/* Windows of one key, of exactly the length, and longer; more queries than keys; a negative scale. */
+/* Windows of one key, of exactly the length, and longer; more queries than keys; a negative
+   scale. */
 static void mask_edges(void) {
     static const int64_t windows[] = {0, 1, 2, 63, 64, 65, 99, 100, 101, INT64_C(1) << 40};
     for (size_t i = 0; i < sizeof windows / sizeof windows[0]; i++)
@@ -274,8 +276,8 @@ static void low_scores(void) {
     }
 }
 
-/* Numbers of V at both ends of f32's range: results are as many times as large, of every method,
-   in one row and in as many as go by blocks. */
+/* Numbers of V at both ends of f32's range: results are as many times as large, of every
+   method, in one row and in as many as go by blocks. */
 static void value_ranges(void) {
     enum { KEYS = 300, DIM = 40, ROWS = 70, HEADS = 4 };
     static const santa_dtype types[] = {SANTA_F32, SANTA_BF16};
@@ -373,7 +375,8 @@ static void strided_zero(void) {
     ref_free(&p);
 }
 
-/* A NaN or +inf score spoils its whole row, out and lse, and no other row; -inf scores are masked keys. */
+/* A NaN or +inf score spoils its whole row, out and lse, and no other row; -inf scores are
+   masked keys. */
 static void broken_scores(void) {
     FOR_EACH_ISA (isa)
         for (int turn = 0; turn < 6; turn++)
@@ -415,7 +418,8 @@ static void broken_scores(void) {
             }
 }
 
-/* seq_len 0, all keys at -inf: out = 0, lse = -inf (with a sink: the sink), for every method. */
+/* seq_len 0, all keys at -inf: out = 0, lse = -inf (with a sink: the sink), for every
+   method. */
 static void no_keys(void) {
     for (int method = 0; method < SANTA_METHOD_COUNT; method++)
         for (int kind = 0; kind < 4; kind++) {
@@ -566,7 +570,8 @@ static void feature_major(void) {
     }
 }
 
-/* Attention over keys [0, cut) and [cut, n) merged is attention over all; with a sink on one side. */
+/* Attention over keys [0, cut) and [cut, n) merged is attention over all; with a sink on one
+   side. */
 static void merge_splits(void) {
     static const int64_t cuts[] = {0, 1, 64, 100, 199, 200};
     for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++)
@@ -722,7 +727,8 @@ static void merge_edges(void) {
     CHECK(out[8] == 4.0f && out[9] == 6.0f);
     CHECK_NEAR(lse[4], 1e4 + log(2.0), 1e-3, 0);
 
-    /* Masses that no exponent holds beside each other: the smaller adds nothing, on either side. */
+    /* Masses that no exponent holds beside each other: the smaller adds nothing, on either
+       side. */
     float       wide[2 * 2] = {1, 2, 1, 2}, wide_lse[2] = {-5000, 5000};
     const float far_off[2 * 2] = {3, 6, 3, 6}, far_lse[2] = {5000, -5000};
     CHECK_STATUS(santa_merge(2, 2, wide, wide_lse, far_off, far_lse), SANTA_OK);
@@ -890,8 +896,8 @@ static void same_on_threads(ref_problem *p, santa_options o, const char *what) {
     free(many.number);
 }
 
-/* First tokens beside a window. What no row sees is NaN, and its pages are not there. Draws are so many
-   that each method is near exact attention. */
+/* First tokens beside a window. What no row sees is NaN, and its pages are not there. Draws are
+   so many that each method is near exact attention. */
 static void first_tokens(void) {
     static const int64_t firsts[] = {1, 4, 64, 70, 130, 400}, windows[] = {1, 33, 150, 300},
                          rows[] = {1, 3, 45};

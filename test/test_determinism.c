@@ -29,7 +29,8 @@ static result take(const ref_problem *p) {
     return r;
 }
 
-/* The problem of the last call stays built: most of these cases run every method on one problem. */
+/* The problem of the last call stays built: most of these cases run every method on one
+   problem. */
 static ref_problem built;
 static int         is_built;
 
@@ -309,8 +310,8 @@ static void workspace_body(const setup *u) {
 }
 static void workspaces(void) { for_every_shape(workspace_body); }
 
-/* A NaN in the query of a group's first head, which then gathers nothing: the counters of the others
-   do not come from what the workspace held before. */
+/* A NaN in the query of a group's first head, which then gathers nothing: the counters of the
+   others do not come from what the workspace held before. */
 static void rubbish_beside_nan(void) {
     for (int m = SANTA_IID; m < SANTA_VATTENTION; m++) {
         ref_spec s = ref_spec_make(6, 2, 150, 8);
@@ -334,8 +335,9 @@ static void rubbish_beside_nan(void) {
     }
 }
 
-/* Two query rows that see 2^14 keys and one more, which exact attention cuts into chunks of other
-   sizes; rows too short for the threads' even shares; a sampled call whose rows are all run dense. */
+/* Two query rows that see 2^14 keys and one more, which exact attention cuts into chunks of
+   other sizes; rows too short for the threads' even shares; a sampled call whose rows are all
+   run dense. */
 static void shared_sizes(void) {
     static const struct { int64_t len, kv_heads, q_len, dense_below; santa_method method; } calls[] = {
         {16385, 4, 2, 0, SANTA_DENSE}, {16385, 4, 2, 0, SANTA_SYS}, {1100, 4, 1, 0, SANTA_DENSE},
@@ -441,7 +443,8 @@ static void shared_keys(void) {
             santa_clear_unused_options(&o);
             s.layout      = turn / 2 % 2 ? REF_HND : REF_NHD;
             result want = decode(&s, &o);
-            /* turn 5: also so few that each has items enough, which token-major rows share all the same */
+            /* turn 5: also so few that each has items enough, which token-major rows share all
+               the same */
             for (int64_t threads = turn % 6 == 5 ? 2 : batch * kv - 1; threads <= 13;
                  threads += threads < 7 ? 1 : 3) {
                 test_rng r = test_rng_make((uint64_t)threads);
@@ -714,7 +717,8 @@ static void instruction_sets(void) {
             FOR_EACH_ISA (isa) free(out[isa]);
             ref_free(&p);
         }
-    /* Scores differ by about 1e-6, so prefix masses do by less, and a key's share is about 3e-4. */
+    /* Scores differ by about 1e-6, so prefix masses do by less, and a key's share is about
+       3e-4. */
     CHECK_MSG(moved * 500 <= draws, "%d of %d draws moved", (int)moved, (int)draws);
 }
 

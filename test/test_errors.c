@@ -64,7 +64,8 @@ static void reset(void) {
     test_route(&router, &a);
 }
 
-/* The same call with K and V in pages; the batch's second sequence starts with the last page. */
+/* The same call with K and V in pages; the batch's second sequence starts with the last
+   page. */
 static void reset_paged(void) {
     reset();
     a.k = santa_view(k, SANTA_F32, BATCH * MAX_PAGES, PAGE, KV_HEADS, DIM);
@@ -172,7 +173,8 @@ static void expect_decode(santa_status want, const char *change, int line) {
 #define GOOD_VATTENTION(change)       BAD_VATTENTION(OK, change)
 #define GOOD_Q8_0(change)             BAD_Q8_0(OK, change)
 
-/* An enum field gets a value that is none of its enumerators; a cast would be undefined in C++. */
+/* An enum field gets a value that is none of its enumerators; a cast would be undefined in
+   C++. */
 static void set_enum(void *field, int value) { memcpy(field, &value, sizeof value); }
 
 static float positive_infinity(void) {
@@ -381,7 +383,8 @@ static void shapes(void) {
     GOOD(a.q.stride[2] = a.k.stride[1] = a.v.stride[0] = 0); /* inputs may repeat themselves */
 }
 
-/* Sizes near the end of int64, where a product or a sum formed carelessly wraps into something harmless. */
+/* Sizes near the end of int64, where a product or a sum formed carelessly wraps into something
+   harmless. */
 static void overflows(void) {
     static const int64_t wild[] = {INT64_MAX, INT64_MIN, INT64_MAX / 2, INT64_MIN / 2, INT64_MAX / 4 + 1,
                                    INT64_MIN + 1, (int64_t)1 << 62};
@@ -404,7 +407,8 @@ static void overflows(void) {
     BAD(ERR_OVERFLOW, for (int d = 0; d < 4; d++) a.q.stride[d] = a.k.stride[d] = a.v.stride[d] = 0;
                       a.q.shape[0] = a.k.shape[0] = a.v.shape[0] = a.out.shape[0] = (int64_t)1 << 40;
                       a.q.shape[1] = a.out.shape[1] = (int64_t)1 << 40; a.seq_lens = NULL);
-    /* tensors that overlap themselves fit in memory where the workspace of so many heads and keys cannot */
+    /* tensors that overlap themselves fit in memory where the workspace of so many heads and
+       keys cannot */
     BAD(ERR_OVERFLOW, a.q.shape[2] = a.out.shape[2] = INT32_MAX - 1; a.q.stride[2] = 0;
         a.out.stride[2] = DIM_V; a.out.stride[1] = (int64_t)1 << 36; a.out.stride[0] = (int64_t)1 << 38;
         a.k.shape[1] = a.v.shape[1] = INT32_MAX; a.k.stride[1] = a.v.stride[1] = 0; a.seq_lens = NULL;
@@ -620,7 +624,8 @@ static void score_extras(void) {
         context[1]++; a.kv_start = padding);
     GOOD(a.context_lens = context; a.window = 9; a.first_tokens = 4; a.kv_start = padding);
     GOOD(a.context_lens = context; a.window = 9; a.first_tokens = LEN - 5; a.kv_start = padding);
-    BAD(ERR_FIRST_TOKENS, a.context_lens = context; a.window = 9; a.first_tokens = LEN - 4; a.kv_start = padding);
+    BAD(ERR_FIRST_TOKENS,
+        a.context_lens = context; a.window = 9; a.first_tokens = LEN - 4; a.kv_start = padding);
     GOOD(a.window = 9; a.first_tokens = LEN - 4; a.kv_start = padding);
     GOOD(a.first_key = 10; a.context_lens = context; a.window = 9; a.first_tokens = 4; a.kv_start = padding;
          padding[1] = 0);
@@ -831,7 +836,8 @@ static int64_t no_keys(void *user, int64_t batch, int64_t q_index, int64_t head,
     return 0;
 }
 
-/* The call as it is, in which `name` is set: whether it is refused for that, and what clearing does. */
+/* The call as it is, in which `name` is set: whether it is refused for that, and what clearing
+   does. */
 static void expect_unused(const char *name, int is_unused, santa_status without, int line) {
     const char *unused = santa_unused_option(&o);
     const santa_options before = o;
@@ -944,8 +950,8 @@ static void unused_options(void) {
     CHECK(!memcmp(&o, &before, sizeof o));
 }
 
-/* Zeros and the defaults, written out, are read by every method as nothing at all; no option is missing
-   in the list. */
+/* Zeros and the defaults, written out, are read by every method as nothing at all; no option is
+   missing in the list. */
 static void option_list(void) {
     unsigned char known[sizeof(santa_options)] = {0};
     santa_problem p;
@@ -1400,7 +1406,8 @@ static void kmeans(void) {
     free(w);
 }
 
-/* The size query is exact in one direction: one byte less is refused. test_memory.c looks at the other. */
+/* The size query is exact in one direction: one byte less is refused. test_memory.c looks at
+   the other. */
 static void workspaces(void) {
     for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
         reset();
@@ -1814,7 +1821,8 @@ static void backend(void) {
 }
 
 static void every_status(void) {
-    /* from ERR_BACKEND_SPARSE on it is the GPU backend that refuses: test/cuda produces those */
+    /* from ERR_BACKEND_SPARSE on it is the GPU backend that refuses: test/cuda produces
+       those */
     for (int i = 0; i < SANTA_ERR_BACKEND_SPARSE; i++)
         CHECK_MSG(produced[i], "no case of this suite produced %s", statuses[i].name);
 }

@@ -1,6 +1,6 @@
-/* The fuzz targets of test/fuzz, each for half a second: their seeds and random changes of them, see
-   fuzz/fuzz.h. SANTA_FUZZ_SECONDS in the environment gives each of them so long; .ci/run lets
-   libFuzzer look further. */
+/* The fuzz targets of test/fuzz, each for half a second: their seeds and random changes of
+   them, see fuzz/fuzz.h. SANTA_FUZZ_SECONDS in the environment gives each of them so long;
+   .ci/run lets libFuzzer look further. */
 #define FUZZ_IN_SUITE
 #include "fuzz/fuzz.h"
 #include "fuzz/model.c"

@@ -1,23 +1,24 @@
 /* Golden results: what some 540 calls on the scalar path drew and gave, against golden.h. The
-   same seed draws the same rows from version to version and on every machine; where that changes,
-   the history in santa.h says so and why.
+   same seed draws the same rows from version to version and on every machine; where that
+   changes, the history in santa.h says so and why.
 
-   Compared exactly: statuses, drawn rows and how often, budgets, sample sizes, what stats counts
-   of draws and of rows, bits of conversions and of random numbers.
-   Compared on a grid: outputs, log-sum-exps, errors, weights and variances. Their last bits belong
-   to the compiler (order of a product and a sum, wider registers, an exp of another libm) and are
-   not promised.
+   Compared exactly: statuses, drawn rows and how often, budgets, sample sizes, what stats
+   counts of draws and of rows, bits of conversions and of random numbers.
+   Compared on a grid: outputs, log-sum-exps, errors, weights and variances. Their last bits
+   belong to the compiler (order of a product and a sum, wider registers, an exp of another
+   libm) and are not promised.
 
-   To keep those bits out of the hashes, features of q and k are small multiples of a power of two,
-   so that scores are exact, and V holds small integers. Each call's numbers come from a seed for
-   which nothing lies near an edge. Who writes the table takes the first of the seeds 0, 1, .. with
-   which no number is near a border of the grid, and with which scores that are larger or smaller
-   by a millionth, and every other instruction set, give the same hashes.
+   To keep those bits out of the hashes, features of q and k are small multiples of a power of
+   two, so that scores are exact, and V holds small integers. Each call's numbers come from a
+   seed for which nothing lies near an edge. Who writes the table takes the first of the seeds
+   0, 1, .. with which no number is near a border of the grid, and with which scores that are
+   larger or smaller by a millionth, and every other instruction set, give the same hashes.
 
-   A difference here means that a draw, a budget or a sum has changed. If that was meant, write the
-   table anew, on a machine with more than the scalar path, and add a line to the history:
+   A difference here means that a draw, a budget or a sum has changed. If that was meant, write
+   the table anew, on a machine with more than the scalar path, and add a line to the history:
        make golden                  or:  SANTA_WRITE_GOLDEN=test/golden.h build/santa_test golden/
-   The table has a line for each call: its seed, the hash of what is exact, of what is on a grid. */
+   The table has a line for each call: its seed, the hash of what is exact, of what is on a
+   grid. */
 #include "copy.h"
 #include "lists.h"
 #include "ranks.h"
@@ -284,8 +285,8 @@ static void golden_steps(golden *h, const ref_problem *p, const santa_options *o
     free(scores); free(out); free(work);
 }
 
-/* A copy of K, the same to the bit on every machine: the library's takes the side of a border that
-   its sums' rounding gives. */
+/* A copy of K, the same to the bit on every machine: the library's takes the side of a border
+   that its sums' rounding gives. */
 static void *golden_copy(const ref_problem *p) {
     const size_t bytes = santa_proxy_size(&p->a);
     const ref_copy s = ref_copy_shape(p);
@@ -316,7 +317,8 @@ static void *golden_copy(const ref_problem *p) {
     return copy;
 }
 
-/* A router of small multiples of 1/8, so that its sums are exact, and the keys in their buckets. */
+/* A router of small multiples of 1/8, so that its sums are exact, and the keys in their
+   buckets. */
 typedef struct golden_weights { float centroids[4096], w1[4096], w2[4096], b1[64], b2[64]; } golden_weights;
 static void golden_router(ref_problem *p, int i, uint64_t stream, golden_weights *w) {
     santa_buckets *r = p->router;
@@ -335,8 +337,8 @@ static void golden_router(ref_problem *p, int i, uint64_t stream, golden_weights
     ref_assign(p);
 }
 
-/* Over 2 or 3 ranks: what each of them drew; out and the rest are as of the last, to the bit those of the
-   others. */
+/* Over 2 or 3 ranks: what each of them drew; out and the rest are as of the last, to the bit
+   those of the others. */
 static void golden_ranks(golden *h, const ref_problem *p, int i, santa_options o) {
     const int64_t ranks = 2 + choose(i, 100, 2), n = p->spec.len, d = p->spec.kv_heads * p->spec.head_dim;
     int64_t cuts[4] = {0, choose(i, 101, n + 1), n, n};

@@ -8,7 +8,8 @@ enum { HALF_EPS = 24 };                      /* a float rounds off at most 2^-24
 
 static const char *const type_names[] = {"f32", "f16", "bf16", "e4m3", "q8_0", "e5m2", "q4_0"};
 
-/* The head dims that type can have: within, at and beyond one vector of each instruction set. */
+/* The head dims that type can have: within, at and beyond one vector of each instruction
+   set. */
 static int dims_of(santa_dtype type, const int64_t **dims) {
     static const int64_t any[] = {1, 7, 33, 80, 96, 128}, blocks[] = {32, 96, 128};
     *dims = ref_is_blocks(type) ? blocks : any;
@@ -108,7 +109,8 @@ static void every_type(santa_dtype type, santa_dtype q_type) {
     for (int d = 0; d < count; d++)
         for (int64_t group = 1; group <= 9; group++)
             for (int n = 0; n < 5; n++, turn++) {
-                /* what becomes f32 first has less code of its own; no number divides what turns */
+                /* what becomes f32 first has less code of its own; no number divides what
+                   turns */
                 if (turn % (test_quick ? 11 : type == SANTA_E5M2 || type == SANTA_Q4_0 ? 7 : 1)) continue;
                 const int64_t kv_heads = 1 + turn % 2;
                 ref_spec s = ref_spec_make(group * kv_heads, kv_heads, lens[n], dims[d]);
@@ -243,7 +245,8 @@ static void isa_needs_its_features(void) {
 
 /* ------------------------------------------------------------ not a number */
 
-/* Overwrites number c of a row with the type's bits; in blocks they are the scale of the number's own. */
+/* Overwrites number c of a row with the type's bits; in blocks they are the scale of the
+   number's own. */
 static void put_bits(const santa_tensor *t, int64_t j, int64_t h, int64_t c, uint32_t bits) {
     char *row = (char *)t->data + ref_bytes(t->dtype, ref_at(t, 0, j, h, 0));
     const uint8_t  e = (uint8_t)bits;
@@ -288,7 +291,8 @@ static int row_is_finite(const ref_problem *p, int64_t h) {
     return all;
 }
 
-/* A NaN anywhere in K spoils the rows of that KV head, for every method that reads it, and no others. */
+/* A NaN anywhere in K spoils the rows of that KV head, for every method that reads it, and no
+   others. */
 static void nan_in_k(void) {
     static const int64_t keys[] = {0, 63, 64, 129};
     for (int type = SANTA_F32; type <= SANTA_Q4_0; type++)

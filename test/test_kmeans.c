@@ -1,5 +1,5 @@
-/* santa_kmeans: each step against its definition, the same on any number of threads, what it finds
-   and what it refuses. */
+/* santa_kmeans: each step against its definition, the same on any number of threads, what it
+   finds and what it refuses. */
 #include "routed.h"
 
 /* Centroids in memory of their own. */
@@ -34,8 +34,8 @@ static int64_t nearest_of(const float *c, int64_t buckets, int64_t d, const floa
     return at;
 }
 
-/* Whether each centroid after a step is the direction of the rows that were nearest to it before,
-   or that of a single row where there were none. */
+/* Whether each centroid after a step is the direction of the rows that were nearest to it
+   before, or that of a single row where there were none. */
 static int step_is_right(const float *x, int64_t n, int64_t stride, int64_t d, int64_t buckets,
                          const float *before, const float *after) {
     float *sum = ref_floats(buckets * d);
@@ -59,7 +59,8 @@ static int step_is_right(const float *x, int64_t n, int64_t stride, int64_t d, i
     return ok;
 }
 
-/* Rows around as many directions as sorts, row i near number i % sorts, NaN between the rows. */
+/* Rows around as many directions as sorts, row i near number i % sorts, NaN between the
+   rows. */
 static float *cloud(int64_t n, int64_t stride, int64_t d, int64_t sorts, double spread, uint64_t stream) {
     test_rng r = test_rng_make(stream);
     double *middle = ref_doubles(sorts * d);

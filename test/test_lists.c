@@ -1,5 +1,5 @@
-/* Attention over lists of keys against float64: types, layouts, pages, masks, weights, gaps; what is not
-   listed is never read; threads and instruction sets; counters; merging. */
+/* Attention over lists of keys against float64: types, layouts, pages, masks, weights, gaps;
+   what is not listed is never read; threads and instruction sets; counters; merging. */
 #include "lists.h"
 
 static int compare(const ref_problem *p, const santa_stats *stats, const char *what) {

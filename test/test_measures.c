@@ -1,5 +1,5 @@
-/* Variances, distinct rows, effective keys and error measures against brute force in float64; the
-   benchmarks' ratios. */
+/* Variances, distinct rows, effective keys and error measures against brute force in float64;
+   the benchmarks' ratios. */
 #include "reference.h"
 #include "../bench/gain.h"
 
@@ -330,8 +330,8 @@ static void closed_form_slopes(void) {
     free(p); free(v); free(wide); free(workspace);
 }
 
-/* bench/gain.h: the least times give the ratio, rounds their spread; a machine that is busy in a
-   fifth of the rounds gives no verdict, one odd round does. */
+/* bench/gain.h: the least times give the ratio, rounds their spread; a machine that is busy in
+   a fifth of the rounds gives no verdict, one odd round does. */
 static void gains(void) {
     enum { ROUNDS = 20 };
     double slow[ROUNDS], fast[ROUNDS];

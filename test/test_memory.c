@@ -146,7 +146,8 @@ static int all_finite(const void *data, santa_dtype t, int64_t n) {
 
 #ifdef HAVE_MMAP
 
-/* Memory of exactly `bytes` bytes with an unmapped page right behind (at_end) or right in front of it. */
+/* Memory of exactly `bytes` bytes with an unmapped page right behind (at_end) or right in front
+   of it. */
 typedef struct guarded { unsigned char *map; size_t total; void *data; } guarded;
 
 static guarded guard(size_t bytes, int at_end) {
@@ -166,7 +167,8 @@ static void unguard(guarded g) {
     if (g.map) munmap(g.map, g.total);
 }
 
-/* A fault inside `santa_decode` comes back as a failed check instead of the end of the program. */
+/* A fault inside `santa_decode` comes back as a failed check instead of the end of the
+   program. */
 static sigjmp_buf fault_return;
 static void on_fault(int signal_number) { siglongjmp(fault_return, signal_number); }
 
@@ -400,7 +402,8 @@ static void empty_sequence(void) {
     }
 }
 
-/* scores, sample, gather, merge and the feature-major copy on arrays of exactly the documented size. */
+/* scores, sample, gather, merge and the feature-major copy on arrays of exactly the documented
+   size. */
 static void guard_steps(void) {
     enum { N = 133, HEADS = 6, KV = 2, GROUP = 3, DIM = 37, DIM_V = 13 };
     for (int at_end = 0; at_end < 2; at_end++)
@@ -573,7 +576,8 @@ static void free_call(call *c) {
     test_unroute(&c->router);
 }
 
-/* out with gaps between its rows, lse, std_error and stats: only the elements of the views change. */
+/* out with gaps between its rows, lse, std_error and stats: only the elements of the views
+   change. */
 static void canaries(void) {
     for (int m = 0; m < METHODS; m++)
         for (int t = SANTA_F32; t <= SANTA_Q4_0; t++) {
@@ -896,7 +900,8 @@ static void alignment_and_dirt(void) {
         }
 }
 
-/* Keys past seq_lens and pages outside the table are NaN: were one of them read, it would show. */
+/* Keys past seq_lens and pages outside the table are NaN: were one of them read, it would
+   show. */
 static void poison(void) {
     for (int m = 0; m < METHODS; m++)
         for (int turn = 0; turn < 2 * LAYOUTS; turn++) {
@@ -956,7 +961,8 @@ static void one_after_another(void *user, int64_t count, santa_task task, void *
     for (int64_t i = 0; i < count; i++) task(context, i);
 }
 
-/* A call of no items has a workspace, too: santa_scores works in it, though santa_decode would not. */
+/* A call of no items has a workspace, too: santa_scores works in it, though santa_decode would
+   not. */
 static void scores_of_an_empty_range(void) {
     problem p = small_problem();
     p.capacity = p.len[0] = 1024;

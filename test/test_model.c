@@ -144,8 +144,8 @@ static const char *decoder(void) {
 
 static char message[4096];                                    /* what the program printed last */
 
-/* Exit code of the decoder with these arguments, NULL behind the last, or -signal. It gets TIMEOUT
-   seconds. */
+/* Exit code of the decoder with these arguments, NULL behind the last, or -signal. It gets
+   TIMEOUT seconds. */
 static int run_arguments(const char *const *arguments) {
     const char *const program = decoder();
     char *line[24];
@@ -338,7 +338,8 @@ static void versioned_files(void) {
         write_file(model_path, f.data, cuts[i]);
         refused(model_path, tokenizer_path, "model.bin", what);
     }
-    /* offset, value: version, header, each size, type, theta (NaN, 0, inf), epsilon (0, NaN), flags */
+    /* offset, value: version, header, each size, type, theta (NaN, 0, inf), epsilon (0, NaN),
+       flags */
     static const struct { size_t offset; uint32_t value; } wild[] = {
         {8, 0}, {8, 2}, {12, 28}, {12, 0}, {16, 0}, {16, 0x80000000u}, {16, 0x7fffffffu}, {20, 0}, {24, 0},
         {24, 0x7fffffffu},
@@ -387,7 +388,8 @@ static file_bytes make_buckets(int32_t head_dim, int32_t count) {
     return f;
 }
 
-/* The decoder's greedy text behind a long prompt is in message; more: up to three options and values. */
+/* The decoder's greedy text behind a long prompt is in message; more: up to three options and
+   values. */
 static int decode_long(const char *method, const char *more[6]) {
     char prompt[301];
     const char *arguments[19] = {"--model", model_path, "--tokenizer", tokenizer_path, "--prompt", prompt,
@@ -407,8 +409,8 @@ static const char *text_of(char *from) {
     return text;
 }
 
-/* Drafts that an exact call checks: the greedy text is dense's whatever drafted it, and all is kept where
-   the draft is exact, too. */
+/* Drafts that an exact call checks: the greedy text is dense's whatever drafted it, and all is
+   kept where the draft is exact, too. */
 static void drafts(void) {
     static char dense[sizeof message];
     const char *none[6] = {NULL}, *few[6] = {"--draft", "4", "--samples", "4"},
@@ -462,7 +464,8 @@ static void speculative_sampling(void) {
     CHECK_NEAR(kept, overlap * TURNS, 4.5 * sqrt(overlap * (1.0 - overlap) * TURNS), 0);
 }
 
-/* Each call with its options behind the buckets: what the decoder says, or exit code 0 and this in it. */
+/* Each call with its options behind the buckets: what the decoder says, or exit code 0 and this
+   in it. */
 static void buckets(void) {
     static const struct { const char *method, *more[6], *says; int code, exact; } calls[] = {
         {"saap", {"--buckets", buckets_path, "--samples", "400"}, " 100.0 % of ", 0, 1},
@@ -513,7 +516,8 @@ static void buckets(void) {
     tear_down();
 }
 
-/* Sparse prefill of a prompt: what keeps all is dense's text; wrong options and files are named. */
+/* Sparse prefill of a prompt: what keeps all is dense's text; wrong options and files are
+   named. */
 static void sparse_prefill(void) {
     static const struct { const char *more[6], *says; int code, exact; } calls[] = {
         {{"--prefill", "sample", "--alpha", "1"}, "of the last one keys and values only", 0, 1},
@@ -572,7 +576,8 @@ static void sparse_prefill(void) {
 
 /* ------------------------------------------------------------ llama.h itself */
 
-/* Loads the bytes as a model and makes a state of it; 0 and a failed check if that does not go. */
+/* Loads the bytes as a model and makes a state of it; 0 and a failed check if that does not
+   go. */
 static int open_model(const file_bytes *f, llama_model *m, llama_state *s, int64_t capacity) {
     llama_error e = {""};
     snprintf(model_path, sizeof model_path, "%s/santa-test-%ld.bin",
@@ -634,7 +639,8 @@ static void formats(void) {
         close_model(&m, &s);
         free(f.data);
     }
-    /* The same numbers behind a llama2.c header, with its unused RoPE tables, are the same model. */
+    /* The same numbers behind a llama2.c header, with its unused RoPE tables, are the same
+       model. */
     version_spec v = {0, 1, DIM / HEADS, CONTEXT, 1e4f};
     file_bytes new_format = make_versioned(v), old_format = {NULL, 0, 0};
     static const int32_t header[7] = {DIM, HIDDEN, LAYERS, HEADS, KV_HEADS, VOCAB, CONTEXT};
@@ -667,7 +673,8 @@ static void version_1(void) {
         test_rng    r = test_rng_make(8);
         const int64_t kv = DIM / HEADS * KV_HEADS, attention = LAYERS * DIM * (2 * DIM + 2 * kv),
                       classifier = shared ? 0 : VOCAB * DIM;
-        /* in order: embedding, norms, attention, norms, FFN, norm, RoPE, classifier; norms unequal */
+        /* in order: embedding, norms, attention, norms, FFN, norm, RoPE, classifier; norms
+           unequal */
         unsigned char *const embedding = old.data + HEADER, *const att_norm = embedding + 4 * VOCAB * DIM,
             *const wq = att_norm + 4 * norm_numbers, *const ffn_norm = wq + 4 * attention,
             *const w1 = ffn_norm + 4 * norm_numbers, *const norm = w1 + 4 * 3 * LAYERS * DIM * HIDDEN,
@@ -815,8 +822,9 @@ static void layer_options(void) {
     free(f.data);
 }
 
-/* The cache behind a prefill is that of one token at a time, whatever the chunks; sparse prefill with
-   all of the mass is dense, with little of it is not, but in the first layer, which has nothing below. */
+/* The cache behind a prefill is that of one token at a time, whatever the chunks; sparse
+   prefill with all of the mass is dense, with little of it is not, but in the first layer,
+   which has nothing below. */
 static void prefill_chunks(void) {
     static const int64_t chunks[] = {1, 31, 32, 100, 256, 1 << 20};
     llama_model m;

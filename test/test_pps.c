@@ -36,7 +36,8 @@ static double largest(const double *p, int64_t j) {
     return most;
 }
 
-/* How often each key is drawn, against min(1, S max p); the same with the heads' mean must fail. */
+/* How often each key is drawn, against min(1, S max p); the same with the heads' mean must
+   fail. */
 static void chances(void) {
     const int64_t samples = 24, draws = test_quick ? 1500 : 6000;
     double p[HEADS * KEYS], count[KEYS] = {0.0}, rows = 0.0, expected = 0.0, worst = 0.0, wrong = 0.0;
@@ -68,8 +69,8 @@ static void chances(void) {
     ref_free(&x);
 }
 
-/* A drawn key counts p / pi in every head; sure keys that hold a quarter of a head's mass take up
-   what its weights miss. */
+/* A drawn key counts p / pi in every head; sure keys that hold a quarter of a head's mass take
+   up what its weights miss. */
 static void weights(void) {
     int anchored = 0, loose = 0;
     for (uint64_t stream = 0; stream < 40; stream++) {
@@ -98,8 +99,8 @@ static void weights(void) {
     CHECK_MSG(anchored > 100 && loose > 100, "%d heads with sure keys, %d without", anchored, loose);
 }
 
-/* The mean squared error over seeds against the exact variance over the comb's offset; that of a head
-   alone must not fit. */
+/* The mean squared error over seeds against the exact variance over the comb's offset; that of
+   a head alone must not fit. */
 static void closed_form(void) {
     const int64_t draws = test_quick ? 800 : 4000;
     const size_t  bytes = santa_variance_workspace_size(KEYS, KEYS);
@@ -231,8 +232,9 @@ static void edges(void) {
     ref_free(&x);
 }
 
-/* std_error of each draw against its formula in float64. With few draws the weights of the keys that are
-   not sure may add up to more than 1 and the sure ones' mass, whose weights are below 0 then. */
+/* std_error of each draw against its formula in float64. With few draws the weights of the keys
+   that are not sure may add up to more than 1 and the sure ones' mass, whose weights are below
+   0 then. */
 static void error_formula(void) {
     const int64_t samples = 3;
     double        p[HEADS * KEYS], worst = 0.0;

@@ -95,8 +95,8 @@ static void head_dims(void) {
         }
 }
 
-/* Pieces of a power of two of rows, or of one, with more queries than a piece has; panels that are not
-   full, or hold rows of two heads. */
+/* Pieces of a power of two of rows, or of one, with more queries than a piece has; panels that
+   are not full, or hold rows of two heads. */
 static void groups(void) {
     static const int64_t group[] = {1, 2, 3, 4, 7, 8, 40, 129, 300};
     char what[64];
@@ -178,8 +178,9 @@ static void means_of_sizes(ref_problem *p, int64_t step, double *mean) {
     p->v = v;
 }
 
-/* Where q, K, V and out are bf16 weights may be rounded to bf16, each by 1/256 at most; where one of them
-   is not, nothing is. Errors of that size in all of them would not be seen: so their sizes are added up. */
+/* Where q, K, V and out are bf16 weights may be rounded to bf16, each by 1/256 at most; where
+   one of them is not, nothing is. Errors of that size in all of them would not be seen: so
+   their sizes are added up. */
 static void bf16_products(void) {
     static const int64_t dims[] = {32, 64, 96, 128, 160, 32}, dims_v[] = {32, 33, 1, 128, 200, 65};
     enum { STEP = 7 };
@@ -535,7 +536,8 @@ static int row_is_nan(const ref_problem *p, const pf_bits *x, int64_t r, int *al
     return any;
 }
 
-/* What a NaN or infinity in K, V or q spoils is each row that sees it; others keep their bits. */
+/* What a NaN or infinity in K, V or q spoils is each row that sees it; others keep their
+   bits. */
 static void spoiled_rows(void) {
     static const double bad[] = {(double)NAN, (double)INFINITY, -(double)INFINITY};
     for (int kind = 0; kind < 6; kind++)

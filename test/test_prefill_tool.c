@@ -1,5 +1,5 @@
-/* prefill_options.h: finds the fastest setting within a loss, resumes to the same end, keeps what it
-   found in a file, refuses broken files. */
+/* prefill_options.h: finds the fastest setting within a loss, resumes to the same end, keeps
+   what it found in a file, refuses broken files. */
 #if defined(__unix__) || defined(__APPLE__)
 #define _DEFAULT_SOURCE                                       /* getpid under -std=c99 */
 #include <unistd.h>
@@ -24,8 +24,8 @@ static void name_file(void) {
     remove(path);
 }
 
-/* A made-up layer: time grows and loss falls with both alphas and with slices, in layers of their own ways;
-   calls counts, fail_at ends. */
+/* A made-up layer: time grows and loss falls with both alphas and with slices, in layers of
+   their own ways; calls counts, fail_at ends. */
 typedef struct made_up { int calls, fail_at; double wrong; } made_up;
 
 static double time_of(int range, int layer, const santa_options *o) {

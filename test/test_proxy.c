@@ -1,6 +1,6 @@
-/* The copy of K in 4 or 2 bits: its bytes against a model in float64, its scores, and the methods
-   that draw from it. With V = identity a head's output is its list of weights, which tells the
-   drawn rows and what each counts. Model and weights are written from the manual. */
+/* The copy of K in 4 or 2 bits: its bytes against a model in float64, its scores, and the
+   methods that draw from it. With V = identity a head's output is its list of weights, which
+   tells the drawn rows and what each counts. Model and weights are written from the manual. */
 #include "copy.h"
 #include <float.h>
 
@@ -14,8 +14,8 @@ static int all_finite(const double *x, int64_t d) {
     return 1;
 }
 
-/* What a block must hold, from its keys; counts its codes and those that lie on the other side of
-   a border within rounding. */
+/* What a block must hold, from its keys; counts its codes and those that lie on the other side
+   of a border within rounding. */
 static int64_t codes_seen, codes_near;
 static int block_is_right(const ref_problem *p, const ref_copy *s, int64_t b, int64_t h, int64_t j) {
     const int64_t d = p->spec.head_dim, padded = s->chunks * s->chunk;
@@ -157,7 +157,8 @@ static void feature_major(void) {
     p.a.k = santa_keys_feature_major(&p.a.k, k);
     other = copy_make(&p, 4);
     CHECK(bytes == santa_proxy_size(&p.a));
-    /* where floats are computed wider, as on x87, the last bits may follow the code that loads K */
+    /* where floats are computed wider, as on x87, the last bits may follow the code that loads
+       K */
     CHECK(FLT_EVAL_METHOD ? copy_is_right(&p) : !memcmp(memory, other, bytes));
     free(memory); free(other); free(k);
     ref_free(&p);
@@ -205,16 +206,17 @@ static void format_edges(void) {
     }
 }
 
-/* A hash of the bytes of one copy: the format is one that is stored. Whole numbers in K make the
-   mean exact, and seeds were taken until no code, centre or gain was within 1e-4 of a border. The
-   scale of the centre, a float, is left out. */
+/* A hash of the bytes of one copy: the format is one that is stored. Whole numbers in K make
+   the mean exact, and seeds were taken until no code, centre or gain was within 1e-4 of a
+   border. The scale of the centre, a float, is left out. */
 static uint64_t hash_of(const unsigned char *x, size_t n) {
     uint64_t h = 0xcbf29ce484222325u;
     for (size_t i = 0; i < n; i++) h = (h ^ x[i]) * 0x100000001b3u;
     return h;
 }
 
-/* How near a number of the model is to where it is rounded otherwise: of a code, a centre, a gain. */
+/* How near a number of the model is to where it is rounded otherwise: of a code, a centre, a
+   gain. */
 static double nearest_border(const ref_problem *p, const ref_copy *s) {
     const int64_t d = p->spec.head_dim;
     double *x = ref_doubles(d), *mean = ref_doubles(d), least = 1.0, top = 0.0;
@@ -288,8 +290,8 @@ static void golden_bytes(void) {
 
 /* ------------------------------------------------------------ order of encoding */
 
-/* Ranges in any order, overlapping, key by key: the same bytes; blocks that are not whole, or not
-   asked for, are not touched. */
+/* Ranges in any order, overlapping, key by key: the same bytes; blocks that are not whole, or
+   not asked for, are not touched. */
 static void ranges(void) {
     for (int turn = 0; turn < 8; turn++) {
         ref_spec s = ref_spec_make(2, 2, 300, 40);
@@ -360,7 +362,8 @@ static void ranges(void) {
     }
 }
 
-/* Keys that changed are encoded anew; a page that two sequences share, or that goes to another. */
+/* Keys that changed are encoded anew; a page that two sequences share, or that goes to
+   another. */
 static void pages_reused(void) {
     ref_spec s = ref_spec_make(2, 2, 128, 32);
     ref_problem p;
@@ -409,8 +412,8 @@ static void copied_part(const ref_problem *p, const santa_options *o, int64_t b,
     if (*to < *from) *to = *from;
 }
 
-/* Scores of one head, of the copy where it has them; -inf = masked. 0: a query that 8 bits round at
-   a border, which the model cannot tell. */
+/* Scores of one head, of the copy where it has them; -inf = masked. 0: a query that 8 bits
+   round at a border, which the model cannot tell. */
 static int model_scores(const ref_problem *p, const santa_options *o, int64_t b, int64_t i, int64_t h,
                         double *scores) {
     const ref_spec *s = &p->spec;
@@ -658,7 +661,8 @@ static void weights(void) {
     }
 }
 
-/* How often each key is drawn, for one comb of a group; the same with half the chance must fail. */
+/* How often each key is drawn, for one comb of a group; the same with half the chance must
+   fail. */
 static void chances(void) {
     enum { N = 200, HEADS = 3 };
     const int64_t draws = test_quick ? 1000 : 4000, samples = 24;
@@ -705,8 +709,8 @@ static double mean_square(ref_problem *p, santa_options o, int64_t draws, const 
     return sum / (double)draws;
 }
 
-/* Whatever the copy holds: with all keys drawn the result is exact, and it comes closer with more
-   draws; the mass is right on average. */
+/* Whatever the copy holds: with all keys drawn the result is exact, and it comes closer with
+   more draws; the mass is right on average. */
 static void any_copy(void) {
     for (int how = 0; how < WRONGS; how++)
         for (int bits = test_quick ? 4 : 2; bits <= 4; bits += 2) {
@@ -747,8 +751,8 @@ static void any_copy(void) {
         }
 }
 
-/* Bias of a right copy: the mean over many draws is nearer to exact attention than to that of the
-   copy's own scores. */
+/* Bias of a right copy: the mean over many draws is nearer to exact attention than to that of
+   the copy's own scores. */
 static void bias(void) {
     const int64_t draws = test_quick ? 100 : 400, heads = 4, dv = 16, n = 1000;
     for (int spread = 1; spread <= 3; spread++) {
@@ -876,8 +880,8 @@ static void expected_variance(void) {
 
 /* ------------------------------------------------------------ guards */
 
-/* Keys and queries of a kind: Gaussian, or as RoPE leaves a large mean key (.87 of the energy), or
-   with two features of a mean of 14. Scores get that spread. */
+/* Keys and queries of a kind: Gaussian, or as RoPE leaves a large mean key (.87 of the energy),
+   or with two features of a mean of 14. Scores get that spread. */
 enum { GAUSS, ROPE, OUTLIERS, KINDS };
 static void keys_of_kind(ref_problem *p, int kind, double spread, uint64_t stream) {
     const int64_t d = p->spec.head_dim, n = p->spec.len;
@@ -930,8 +934,8 @@ static double against_exact(int kind, double spread, const santa_proxy_options *
     return sum[1] / sum[0];
 }
 
-/* Whatever the spread of scores: with the rescue an error like that of exact scores; without it,
-   not so. */
+/* Whatever the spread of scores: with the rescue an error like that of exact scores; without
+   it, not so. */
 static void rescue(void) {
     static const double spreads[] = {2.0, 4.0, 6.0, 10.0, 16.0, 30.0};
     const int64_t draws = test_quick ? 20 : 60;
@@ -965,8 +969,8 @@ static void rescue(void) {
               sqrt(without));
 }
 
-/* Guards see a copy that is of no use, and do it with exact scores; the error is then that of the
-   method without a copy. */
+/* Guards see a copy that is of no use, and do it with exact scores; the error is then that of
+   the method without a copy. */
 static void useless_copies(void) {
     static const int ways[] = {RANDOM_CODES, OTHER_KEYS, RANDOM_BYTES, TRIPLE};
     const int64_t draws = test_quick ? 30 : 100;
@@ -1137,7 +1141,8 @@ static void degenerate(void) {
         }
 }
 
-/* A stale copy by which all scores are 2,000 higher or lower than they are: no mass leaves double. */
+/* A stale copy by which all scores are 2,000 higher or lower than they are: no mass leaves
+   double. */
 static void far_copy(void) {
     for (int lower = 0; lower < 2; lower++) {
         ref_problem p;
@@ -1160,8 +1165,8 @@ static void far_copy(void) {
     }
 }
 
-/* A key that a stale copy overrates by up to 570, and that is the best all the same: rescued, it
-   is found. */
+/* A key that a stale copy overrates by up to 570, and that is the best all the same: rescued,
+   it is found. */
 static void overrated_key(void) {
     enum { N = 512, D = 32, KEY = 24 };
     static const santa_method methods[] = {SANTA_PPS, SANTA_SYS, SANTA_PROP};
@@ -1201,7 +1206,8 @@ static void overrated_key(void) {
         }
 }
 
-/* Rows of K and V that a call does not say it reads may hold anything; K's only once encoded. */
+/* Rows of K and V that a call does not say it reads may hold anything; K's only once
+   encoded. */
 static void unread_rows(void) {
     static const santa_method methods[] = {SANTA_PPS, SANTA_SYS, SANTA_PROP, SANTA_TOP_K, SANTA_VATTENTION};
     enum { N = 300, HEADS = 3 };
@@ -1355,8 +1361,8 @@ static santa_options some_options(int method, int turn) {
     return o;
 }
 
-/* Same bits: sys and prop, pps and sys for a head alone, threads, pages, layouts, a batch or its
-   sequences alone, several query rows or each alone, a range of items. */
+/* Same bits: sys and prop, pps and sys for a head alone, threads, pages, layouts, a batch or
+   its sequences alone, several query rows or each alone, a range of items. */
 static void same_bits(void) {
     for (int turn = 0; turn < (test_quick ? 8 : 20); turn++)
         for (int m = 0; m < 5; m++) {
@@ -1573,7 +1579,8 @@ static void top_k(void) {
     }
 }
 
-/* vAttention: the same result as with a predictor that names the copy's largest, and its promise. */
+/* vAttention: the same result as with a predictor that names the copy's largest, and its
+   promise. */
 typedef struct predicted { const ref_problem *p; const santa_options *o; } predicted;
 static int64_t by_copy(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q,
                        int64_t begin, int64_t end, int64_t count, int32_t *index) {

@@ -38,7 +38,8 @@ static void round_trip(void) {
     }
 }
 
-/* Against an encoder in double; multiples of a scale that f16 has survive unchanged, again and again. */
+/* Against an encoder in double; multiples of a scale that f16 has survive unchanged, again and
+   again. */
 static void exact_numbers(void) {
     test_rng r = test_rng_make(6);
     for (int turn = 0; turn < (test_quick ? 100 : 2000); turn++) {
@@ -236,7 +237,8 @@ static void not_feature_major(void) {
 
 /* ------------------------------------------------------------ 8-bit queries */
 
-/* Scores of one problem with SANTA_SCORES_Q8, all heads [HEADS, len], and the output of dense. */
+/* Scores of one problem with SANTA_SCORES_Q8, all heads [HEADS, len], and the output of
+   dense. */
 static int scores_q8(ref_problem *p, santa_isa isa, santa_scores_method method, float *scores) {
     const ref_spec *s = &p->spec;
     santa_options o = ref_options(SANTA_DENSE, 0, 0);

@@ -1,7 +1,9 @@
-/* The random numbers: published known answers, a second Philox, the documented composition, moments. */
+/* The random numbers: published known answers, a second Philox, the documented composition,
+   moments. */
 #include "reference.h"
 
-/* Philox4x32-10 once more, from the definition: 16-bit multiplication, recursion over rounds. */
+/* Philox4x32-10 once more, from the definition: 16-bit multiplication, recursion over
+   rounds. */
 static void multiply(uint32_t a, uint32_t b, uint32_t *high, uint32_t *low) {
     const uint32_t a0 = a & 0xffffu, a1 = a >> 16, b0 = b & 0xffffu, b1 = b >> 16;
     const uint32_t p00 = a0 * b0, p01 = a0 * b1, p10 = a1 * b0, p11 = a1 * b1;

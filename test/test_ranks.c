@@ -171,7 +171,8 @@ static void same_rows(void) {
         if (turn % 6 == 5 && (santa_method_traits(o.method) & SANTA_COMBS)) o.num_combs = 4;
         if (o.method == SANTA_FLASH) o.tile_size = tiles[turn / 6 % 6];
         if (turn % 9 == 2) o.stash = turn % 2 ? SANTA_STASH_F16 : SANTA_STASH_U8;
-        /* 8 bits round the keys of a block that a border cuts otherwise, and with it all chances */
+        /* 8 bits round the keys of a block that a border cuts otherwise, and with it all
+           chances */
         if (o.method == SANTA_PPS && o.stash == SANTA_STASH_U8) o.stash = SANTA_STASH_F16;
         if (turn % 8 == 7) o.scores = SANTA_SCORES_BERNOULLI_STRAT;
         ref_build(&p, &s);
@@ -241,8 +242,8 @@ static void same_top(void) {
     CHECK_MSG(moved * 500 <= rows, "%d of %d rows differ", (int)moved, (int)rows);
 }
 
-/* vAttention: the sets, budgets and audits of one process, wherever the sinks, the local window, heavy
-   tokens and the sample lie. */
+/* vAttention: the sets, budgets and audits of one process, wherever the sinks, the local
+   window, heavy tokens and the sample lie. */
 static void same_budgets(void) {
     static const int64_t tokens[] = {20, SANTA_NONE, 4, 0, 1, 130};
     test_rng r = test_rng_make(34);
@@ -412,7 +413,8 @@ static void copied_rows(void) {
     CHECK_MSG(off[1] < 1.2 * off[0], "off by %g, one process by %g", off[1], off[0]);
 }
 
-/* A NaN in K is in all results, one in a copy costs exact scores. No keys at all. Exchanges that fail. */
+/* A NaN in K is in all results, one in a copy costs exact scores. No keys at all. Exchanges
+   that fail. */
 static void copies_of_nothing(void) {
     static const int64_t cuts[] = {0, 192, 192, 384, 600};
     static const santa_method methods[] = {SANTA_SYS, SANTA_PPS};
@@ -453,8 +455,8 @@ static void copies_of_nothing(void) {
     }
 }
 
-/* What chooses keys by a copy of K: a NaN in a rank's copy, or in K where it is read, is in all results. No
-   keys at all. Exchanges that fail. */
+/* What chooses keys by a copy of K: a NaN in a rank's copy, or in K where it is read, is in all
+   results. No keys at all. Exchanges that fail. */
 static void choices_of_nothing(void) {
     static const int64_t cuts[] = {0, 192, 192, 384, 600};
     static const int32_t none[1] = {0};
@@ -472,8 +474,8 @@ static void choices_of_nothing(void) {
         if (kind == 1) poisoned = 2;
         if (kind == 2) p.a.seq_lens = none;
         if (kind == 3) {
-            /* the copy, what is chosen, what was drawn; counts, scores, what is left, the sample's words,
-               its sums, and the rest if there is one; then the results */
+            /* the copy, what is chosen, what was drawn; counts, scores, what is left, the
+               sample's words, its sums, and the rest if there is one; then the results */
             const int last = adapts ? 6 : 3;
             CHECK_STATUS(run_ranks(&p, o, cuts, 4, -1, one, NULL), SANTA_OK);
             for (int broken = 0; broken < last; broken++)

@@ -1,5 +1,5 @@
-/* SANTA_SAAP: the index, the router, what is read and what each read key counts, against the model
-   of routed.h. With V = identity a head's output is its list of weights, which tells the
+/* SANTA_SAAP: the index, the router, what is read and what each read key counts, against the
+   model of routed.h. With V = identity a head's output is its list of weights, which tells the
    keys that were read. */
 #include "routed.h"
 
@@ -66,7 +66,8 @@ static void nearest(void) {
               (int)keys_seen);
 }
 
-/* Whole numbers, whose products are exact: equal ones go to the lower bucket, NaN to bucket 0. */
+/* Whole numbers, whose products are exact: equal ones go to the lower bucket, NaN to bucket
+   0. */
 static void ties(void) {
     shape  as = shape_make(1, 1, 200, 8, 90);
     routed x;
@@ -105,7 +106,8 @@ static void ties(void) {
     release(&x);
 }
 
-/* Out, lse and std_error, and the index as santa_buckets_find tells it, as bytes of their own. */
+/* Out, lse and std_error, and the index as santa_buckets_find tells it, as bytes of their
+   own. */
 typedef struct bits { float *out; int64_t n; } bits;
 static bits bits_of(routed *x, const santa_options *o) {
     const ref_spec *s = &x->as.s;
@@ -229,8 +231,9 @@ static void growing(void) {
 
 /* ------------------------------------------------------------ the router */
 
-/* One KV head whose keys lie in the buckets that `home` names in turn, whose queries' shares are
-   the softmax of given logits: centroids are unit vectors, K before RoPE too. V = identity. */
+/* One KV head whose keys lie in the buckets that `home` names in turn, whose queries' shares
+   are the softmax of given logits: centroids are unit vectors, K before RoPE too. V =
+   identity. */
 static void build_by_hand(routed *x, int64_t heads, int64_t len, int64_t buckets, const int *home,
                           int64_t homes, const double *logits) {
     shape as = shape_make(heads, 1, len, 16, buckets);
@@ -252,7 +255,8 @@ static void build_by_hand(routed *x, int64_t heads, int64_t len, int64_t buckets
     (void)assign_all(x);
 }
 
-/* Bits of the buckets whose far keys count something in head 0; -1 if a bucket is there in part. */
+/* Bits of the buckets whose far keys count something in head 0; -1 if a bucket is there in
+   part. */
 static int buckets_read(routed *x, int64_t probes) {
     santa_options o = plain(probes);
     int read = 0, unread = 0;
@@ -269,8 +273,8 @@ static int buckets_read(routed *x, int64_t probes) {
 
 static void router(void) {
     static const int all[] = {0, 1, 2, 2, 1, 0, 0}, some[] = {4, 1, 3, 3}, one[] = {2};
-    /* sums of logits would take bucket 1 here, sums of shares take 0; the largest share would take
-       0 or 2 there, their sum takes 1; and equal shares */
+    /* sums of logits would take bucket 1 here, sums of shares take 0; the largest share would
+       take 0 or 2 there, their sum takes 1; and equal shares */
     static const double logits[] = {5, 0, 0, -30, 3, 0}, shared[] = {3.4, 3, -9, -9, 3, 3.4},
                         none[12] = {0};
     santa_stats stats;
@@ -330,7 +334,8 @@ static void router(void) {
     CHECK(run_and_verify(&x, &o, NULL, "drawn from the only bucket"));
     release(&x);
 
-    /* NaN in a query for the router: all heads that it sends, if there is anything to send for */
+    /* NaN in a query for the router: all heads that it sends, if there is anything to send
+       for */
     shape as = shape_make(6, 2, 200, 16, 9);
     for (int turn = 0; turn < 4; turn++) {
         as.own_q  = 1;
@@ -468,7 +473,8 @@ static void chances(void) {
         CHECK_MSG(wrong > 6.0, "turn %d: another share is off by only %.1f standard errors", turn, wrong);
         release(&x);
     }
-    /* a router that knows nothing of where the keys are: they are drawn evenly, by the uniform part */
+    /* a router that knows nothing of where the keys are: they are drawn evenly, by the uniform
+       part */
     static const int home[] = {1, 2};
     static const double sure[] = {90, 0, 0};
     routed x;
@@ -735,7 +741,8 @@ static void same_bits(void) {
 
 /* ------------------------------------------------------------ what is not read */
 
-/* Keys that were not visited, weights of other KV heads, and slots of nobody hold NaN and rubbish. */
+/* Keys that were not visited, weights of other KV heads, and slots of nobody hold NaN and
+   rubbish. */
 static void poison(void) {
     for (int turn = 0; turn < 12; turn++) {
         shape as = shape_make(6, 2, 300, 24, 10);
@@ -803,7 +810,8 @@ static void poison(void) {
 
 /* ------------------------------------------------------------ errors */
 
-/* Each line changes copies of what is right: a, r (its buckets), o, keys, from, lens, slots, index. */
+/* Each line changes copies of what is right: a, r (its buckets), o, keys, from, lens, slots,
+   index. */
 #define BAD(call, error, ...) do {                                                                  \
         santa_attention a = x.p.a; santa_buckets w = x.r; santa_options o = good;                   \
         santa_tensor keys = x.keys; int64_t from = 0;                                               \
@@ -898,8 +906,8 @@ static void refusals(void) {
     release(&x);
 }
 
-/* Keys in an index that lead out of the cache: NaN, nothing else is read. Cache in a block of its own, so
-   that a sanitizer sees. */
+/* Keys in an index that lead out of the cache: NaN, nothing else is read. Cache in a block of
+   its own, so that a sanitizer sees. */
 static void overwritten(void) {
     static const int64_t draws[] = {SANTA_NONE, 16};
     for (int way = 0; way < 4; way++) {

@@ -207,7 +207,8 @@ static void headers(void) {
         seal(&f);
         refused_file(&f, wrong[i].says, what);
     }
-    /* Products past the address range, also where a factor brings them back to a small number. */
+    /* Products past the address range, also where a factor brings them back to a small
+       number. */
     static const uint32_t large[][3] = {{0x7fffffffu, 0x7fffffffu, 0x7fffffffu}, {1u << 30, 1u << 30, 16},
                                         {1u << 22, 1u << 21, 1u << 21}, {1, 0x7fffffffu, 0x7fffffffu},
                                         {0x7fffffffu, 1, 0x7fffffffu}};

@@ -388,8 +388,8 @@ static void tiny_offsets(void) {
     }
 }
 
-/* The part's keys, no multiple of a block, lie before all that the rows see: no key is scored, and
-   nothing is read in search of one. */
+/* The part's keys, no multiple of a block, lie before all that the rows see: no key is scored,
+   and nothing is read in search of one. */
 static void left_behind(void) {
     ref_spec s = ref_spec_make(2, 1, 100, 8);
     ref_problem p;
@@ -413,7 +413,8 @@ static void left_behind(void) {
     ref_free(&p);
 }
 
-/* Rounding what is kept of a score does not hide that it was none; the other head keeps its bits. */
+/* Rounding what is kept of a score does not hide that it was none; the other head keeps its
+   bits. */
 static void broken_scores(void) {
     for (int m = SANTA_IID; m <= SANTA_FLASH; m++)
         for (int stash = SANTA_STASH_DEFAULT; stash <= SANTA_STASH_U8; stash++)
@@ -461,7 +462,8 @@ static void no_mass(void) {
     }
 }
 
-/* Other requests, heads, rows, seeds and offsets draw other rows; the same ones draw the same. */
+/* Other requests, heads, rows, seeds and offsets draw other rows; the same ones draw the
+   same. */
 static void streams_differ(void) {
     float scores[1000];
     make_scores(GAUSS, 1000, 1, scores);
@@ -556,8 +558,8 @@ static void top_k(void) {
         }
 }
 
-/* Long rows, where the search guesses how far down the top goes: from scores at equal distances, which here
-   also mislead it either way. */
+/* Long rows, where the search guesses how far down the top goes: from scores at equal
+   distances, which here also mislead it either way. */
 static void top_k_of_long_rows(void) {
     static const int64_t lens[] = {9024, 40000}, ks[] = {100, 700, 1127, 2500, 4900}; /* whole blocks */
     enum { RAISED = FAMILIES, LOWERED, STEPS, FULL, MORE, GUESSES };  /* FULL: its list, 4096 keys */
@@ -676,7 +678,8 @@ static void steps_match(const ref_spec *spec, santa_options o, const char *what)
     char  *drawn = (char *)test_alloc((size_t)spec->len);
     int64_t head_rows = 0, group_rows = 0, draws = 0, tiles = 0, skipped = 0;
     const int64_t tile = o.tile_size ? o.tile_size : 256;
-    /* dense adds its rows block by block, not through the list; santa_gather has no isa to force */
+    /* dense adds its rows block by block, not through the list; santa_gather has no isa to
+       force */
     const int same_bits = o.method != SANTA_DENSE && o.isa == santa_best_isa();
     int good = 1;
     for (int64_t b = 0; b < spec->batch; b++)

@@ -1,5 +1,6 @@
-/* k_scales and v_scales: a scale for each row of K and V. Numbers are compared to float64; scales that are
-   powers of two must give the bits of a K and V that were multiplied beforehand, whatever the method. */
+/* k_scales and v_scales: a scale for each row of K and V. Numbers are compared to float64;
+   scales that are powers of two must give the bits of a K and V that were multiplied
+   beforehand, whatever the method. */
 #include "copy.h"
 
 static void tasks_backwards(void *user, int64_t count, santa_task task, void *context) {

@@ -1,6 +1,6 @@
-/* Sparse prefill against a float64 model of its three stages, written from the manual: which blocks
-   it keeps, what it promises of the sampled rows, what it gives; masks of the caller's own; what it
-   reads and does not read. */
+/* Sparse prefill against a float64 model of its three stages, written from the manual: which
+   blocks it keeps, what it promises of the sampled rows, what it gives; masks of the caller's
+   own; what it reads and does not read. */
 #if defined(__unix__) || defined(__APPLE__)
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS under -std=c99 */
 #define HAVE_MMAP 1
@@ -11,8 +11,8 @@
 
 /* ------------------------------------------------------------ the model */
 
-/* What the manual says of one head: its sets, the share of blocks that it and its group keep, and how
-   far each decision is from another one, as a share of all mass. */
+/* What the manual says of one head: its sets, the share of blocks that it and its group keep,
+   and how far each decision is from another one, as a share of all mass. */
 typedef struct model {
     int64_t block, k_blocks, first_block, first_row, rows, sampled;  /* rows: that see a key */
     int64_t *row;                                                    /* [sampled] */
@@ -21,8 +21,8 @@ typedef struct model {
     double   margin;
 } model;
 
-/* Rows of the slices: whole blocks of rows by position, equidistant, the last ending with the last row; all
-   rows where slices would meet. */
+/* Rows of the slices: whole blocks of rows by position, equidistant, the last ending with the
+   last row; all rows where slices would meet. */
 static void slices(const ref_problem *p, int64_t b, const santa_sample_attention_options *o, model *m) {
     const int64_t q_len = p->spec.q_len, n = ref_len(p, b), position = n - q_len;
     const int64_t chunks = o->num_chunks ? o->num_chunks : 2;
@@ -203,7 +203,8 @@ static ref_spec spec_of(int64_t heads, int64_t kv_heads, int64_t q_len, int64_t 
     return s;
 }
 
-/* Features 0 and 1 of K and q let chosen rows look at chosen keys, each with a weight of its own. */
+/* Features 0 and 1 of K and q let chosen rows look at chosen keys, each with a weight of its
+   own. */
 static void lift(ref_problem *p, int64_t kv, int64_t key, double by) {
     p->k[(key * p->spec.kv_heads + kv) * p->spec.head_dim] = by;
 }
@@ -243,7 +244,8 @@ static int matches_mask(const call *c, const char *what, double abs_tol) {
     return good;
 }
 
-/* All that the manual says of a call that samples. Returns how many heads have no decision within 1e-5. */
+/* All that the manual says of a call that samples. Returns how many heads have no decision
+   within 1e-5. */
 static int64_t matches_model(call *c, const char *what) {
     const ref_spec *s = &c->p.spec;
     const santa_sample_attention_options *o = &c->o.sample_attention;
@@ -423,7 +425,8 @@ static void masks_grow(void) {
     }
 }
 
-/* No column and no slash: the first block and the diagonal, for any lengths; never a block behind it. */
+/* No column and no slash: the first block and the diagonal, for any lengths; never a block
+   behind it. */
 static void always_kept(void) {
     static const int64_t shape[][2] = {{1, 1}, {1, 300}, {33, 400}, {90, 60}, {200, 201}, {129, 500}};
     for (size_t i = 0; i < sizeof shape / sizeof *shape; i++)
@@ -501,7 +504,8 @@ static void planted_slashes(void) {
         }
 }
 
-/* A column that only rows of the upper half look at: seen by two slices, not by one at the end. */
+/* A column that only rows of the upper half look at: seen by two slices, not by one at the
+   end. */
 static void faded_column(void) {
     for (int chunks = 1; chunks <= 2; chunks++) {
         ref_spec s = spec_of(1, 1, 1024, 1024, 16);
@@ -527,8 +531,8 @@ static void faded_column(void) {
     }
 }
 
-/* What only unsampled rows look at is lost, however large alpha is: the audit of the sampled rows says
-   nothing of it, row_mass does. */
+/* What only unsampled rows look at is lost, however large alpha is: the audit of the sampled
+   rows says nothing of it, row_mass does. */
 static void unsampled_key_is_lost(void) {
     ref_spec s = spec_of(1, 1, 1024, 1024, 16);
     call c;
@@ -638,8 +642,8 @@ static void mask_comes_back(void) {
 /* ------------------------------------------------------------ what is read */
 
 #if defined(HAVE_MMAP)
-/* K and V of one head, 64 keys of which are 16 KB; blocks that may not be read are out of reach. Returns
-   whether all went well (a fault ends the program). */
+/* K and V of one head, 64 keys of which are 16 KB; blocks that may not be read are out of
+   reach. Returns whether all went well (a fault ends the program). */
 static float *map_keys(int64_t bytes) {
     void *at = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return at == MAP_FAILED ? NULL : (float *)at;
@@ -698,8 +702,8 @@ static void blocks_out_of_reach(void) {
 static void blocks_out_of_reach(void) { SKIP("needs mmap"); }
 #endif
 
-/* NaN in V shows in the rows that read it and no others; in K that no sampled row sees likewise, whether or
-   not row_mass, which looks at all keys, is asked for. */
+/* NaN in V shows in the rows that read it and no others; in K that no sampled row sees
+   likewise, whether or not row_mass, which looks at all keys, is asked for. */
 static void nan_outside_of_the_mask(void) {
     for (int turn = 0; turn < 4; turn++) {
         const int of_k = turn % 2;
@@ -740,7 +744,8 @@ static void nan_outside_of_the_mask(void) {
     }
 }
 
-/* A NaN or +inf among the scores of sampled rows makes the KV head run dense, and no other one. */
+/* A NaN or +inf among the scores of sampled rows makes the KV head run dense, and no other
+   one. */
 static void nan_among_the_sampled(void) {
     for (int kind = 0; kind < 4; kind++) {
         ref_spec s = spec_of(4, 2, 300, 300, 16);
@@ -899,7 +904,8 @@ static call shape_call(int i, int64_t first, int64_t batch) {
     return c;
 }
 
-/* Results, row masses, masks and audits of heads [h0, h0 + heads) of `whole` are those of `part`. */
+/* Results, row masses, masks and audits of heads [h0, h0 + heads) of `whole` are those of
+   `part`. */
 static int same_call(const call *part, const pf_bits *a, const call *whole, const pf_bits *b, int64_t h0,
                      const char *what) {
     const ref_spec *s = &part->p.spec;

@@ -56,7 +56,8 @@ static double bias_z(const experiment *e) {
 
 static void end(experiment *e) { free(e->axis); }
 
-/* Decode row 0 .. of the problem for many requests and seeds; one experiment per query row and head. */
+/* Decode row 0 .. of the problem for many requests and seeds; one experiment per query row and
+   head. */
 static int many_draws(const ref_spec *spec, santa_options o, int64_t draws, experiment *e) {
     const int64_t requests = ref_min(draws, 500), rows = spec->q_len * spec->heads, dv = spec->head_dim_v;
     ref_problem p;
@@ -164,11 +165,13 @@ static void unbiased_combs(void) {
     }
 }
 
-/* A sampler to be caught: counts of a biased scheme, from exact probabilities and a good uniform. */
+/* A sampler to be caught: counts of a biased scheme, from exact probabilities and a good
+   uniform. */
 typedef void (*bad_sampler)(const double *p, int64_t n, int64_t tile, int64_t samples, test_rng *r,
                             double *weight);
 
-/* The published prop: tile budgets by largest remainder, then a comb inside each tile, weight 1/S. */
+/* The published prop: tile budgets by largest remainder, then a comb inside each tile, weight
+   1/S. */
 static void largest_remainder(const double *p, int64_t n, int64_t tile, int64_t samples, test_rng *r,
                               double *weight) {
     double  mass[64];
@@ -238,7 +241,8 @@ static void right_comb(const double *p, int64_t n, int64_t tile, int64_t samples
     free(count);
 }
 
-/* The same problems, projections, number of draws and bound as for the samplers of the library. */
+/* The same problems, projections, number of draws and bound as for the samplers of the
+   library. */
 static void negative_controls(void) {
     static const struct { const char *name; bad_sampler draw; int biased; } controls[] = {
         {"largest-remainder prop", largest_remainder, 1}, {"flash without masses", unweighted_tiles, 1},
@@ -654,7 +658,8 @@ static void few_draws(void) {
     CHECK_MSG(twice > 10 && thrice > 0, "%d times a key was drawn twice, %d times alone", twice, thrice);
 }
 
-/* V in step with a comb: waves of that many keys, or in no order for 0. All scores are equal then. */
+/* V in step with a comb: waves of that many keys, or in no order for 0. All scores are equal
+   then. */
 static void make_waves(ref_problem *p, int period) {
     const int64_t dv = p->spec.head_dim_v;
     for (int64_t i = 0; i < p->spec.len * p->spec.kv_heads * dv && period; i++)

@@ -109,7 +109,8 @@ static void test_names(void) {
     CHECK(strcmp(name[0], "<bad>") == 0);
 }
 
-/* The shipped model was trained on these very bits: another generator asks for another model. */
+/* The shipped model was trained on these very bits: another generator asks for another
+   model. */
 static void test_deterministic(void) {
     static const struct { int32_t context, evaluation; uint64_t seed, hash; } known[] = {
         {1024, TASKS_EVALUATION, 1000, 0x8ae5d69096d6883fu},
@@ -267,7 +268,8 @@ static void test_errors(void) {
     c = good; c.evaluation = 2;                                  expect_error(c, "evaluation");
 }
 
-/* Any valid configuration, the shortest body included, in buffers of exactly the size asked for. */
+/* Any valid configuration, the shortest body included, in buffers of exactly the size asked
+   for. */
 static void test_fuzz(void) {
     test_rng r = test_rng_make(77);
     for (int i = 0; i < (test_quick ? 30 : 300); i++) {
@@ -462,8 +464,9 @@ static void add_routed(void *user, const santa_attention *a, int32_t layer) {
     r->far += (double)one->far_rows;
 }
 
-/* The shipped router on a text that it was not learned from: as many keys hold more of the softmax than
-   those that the inner product with the centroids picks, and far more than keys at random. */
+/* The shipped router on a text that it was not learned from: as many keys hold more of the
+   softmax than those that the inner product with the centroids picks, and far more than keys at
+   random. */
 static void test_shipped_router(void) {
     enum { CONTEXT = 1280, QUERIES = 6, LAYERS = 4, MOST = 12 };
     if (test_quick) SKIP("a model of 3.8 million weights takes minutes under valgrind and qemu");

@@ -70,8 +70,8 @@ static void single_budgets(void) {
     in.sigma = 0.0;
     CHECK_STATUS(santa_budget_denominator(&in, &b), SANTA_OK);
     CHECK_INT(b, 0);
-    /* no spread of the denominator: the numerator has half of epsilon and all of delta, of which a
-       norm's CLT takes .215 at most */
+    /* no spread of the denominator: the numerator has half of epsilon and all of delta, of
+       which a norm's CLT takes .215 at most */
     in = random_input(&r);
     in.sigma = 0.0;
     in.epsilon = 0.3;
@@ -96,7 +96,8 @@ static void single_budgets(void) {
     CHECK_INT(b, 1);
 }
 
-/* Theorem 4.3 by exhaustion: the smallest max of the two budgets over all splits of epsilon and delta. */
+/* Theorem 4.3 by exhaustion: the smallest max of the two budgets over all splits of epsilon and
+   delta. */
 static double brute_force(const santa_budget *in, int steps) {
     const double n = (double)in->population, a = n * in->sigma / in->denominator,
                  c = n * sqrt(in->trace) / in->norm;
@@ -462,10 +463,11 @@ static void huge_values(void) {
     }
 }
 
-/* The positions of >>random: stream 2, the group's first head, words 0, 1, ..: word * size >> 32
-   between sinks and local tokens, what was taken before passed over. A word whose product's low
-   half is below 2^32 mod size is passed over, too, or small positions would come more often.
-   Marks the first `count` of them in taken; how many words were unfit by the second rule. */
+/* The positions of >>random: stream 2, the group's first head, words 0, 1, ..: word * size >>
+   32 between sinks and local tokens, what was taken before passed over. A word whose product's
+   low half is below 2^32 mod size is passed over, too, or small positions would come more
+   often. Marks the first `count` of them in taken; how many words were unfit by the second
+   rule. */
 static int64_t draw_positions(const santa_options *o, santa_stream_id id, int64_t first, int64_t size,
                               int64_t count, char *taken) {
     int64_t unfit = 0;
@@ -576,7 +578,8 @@ static void known_positions_of_many(void) {
     free(v);
 }
 
-/* Full guarantee: trace and norm in the audit are those of exp(s) v, the budget Theorem 4.3's. */
+/* Full guarantee: trace and norm in the audit are those of exp(s) v, the budget Theorem
+   4.3's. */
 static void full_audit(void) {
     ref_spec s = open_spec(1, 1);
     ref_problem p;
@@ -683,7 +686,8 @@ static void reads_what_it_takes(void) {
             }
 }
 
-/* The oracle reads every key: a NaN in any of them, at the middle's ends too, spoils the row. */
+/* The oracle reads every key: a NaN in any of them, at the middle's ends too, spoils the
+   row. */
 static void oracle_sees_nan(void) {
     enum { SINKS = 3, LOCAL = 5 };
     static const int where[] = {0, SINKS - 1, SINKS, SINKS + 1, N / 2, N - LOCAL - 1, N - LOCAL, N - 1};
@@ -889,7 +893,8 @@ static void denominator_coverage(void) {
     }
 }
 
-/* Heads that read one sample keep what each was promised; with twice the tolerance the test must fail. */
+/* Heads that read one sample keep what each was promised; with twice the tolerance the test
+   must fail. */
 static void group_coverage(void) {
     const double draws = test_quick ? 200.0 : 2000.0, epsilon = 0.03, delta = 0.2;
     const double noise = 5.0 * sqrt(delta * (1.0 - delta) / draws);
@@ -904,7 +909,8 @@ static void group_coverage(void) {
               rate[0], density);
 }
 
-/* The output to epsilon in full mode; with centred V the denominator's guarantee alone bounds nothing. */
+/* The output to epsilon in full mode; with centred V the denominator's guarantee alone bounds
+   nothing. */
 static void full_coverage(void) {
     const double epsilon = 0.2, delta = 0.2;
     double rate[2], density;
@@ -939,7 +945,8 @@ static void standard_error(void) {
                                   SANTA_BOUND_CLT, full ? 0.3 : 0.028, 0.2);
         santa_stats stats;
         if (ref_run(&p, &o, &stats)) {
-            /* about half of the residual is read, so that the correction for a finite population counts */
+            /* about half of the residual is read, so that the correction for a finite
+               population counts */
             const double read = (double)stats.draws / (double)(2 * draws * (1000 - 88));
             CHECK_MSG(read > 0.3 && read < 0.8 && stats.exact_rows == 0, "%.2f of the residual read", read);
             for (int h = 0; h < 2; h++) {
@@ -1020,7 +1027,8 @@ static void exact_edges(void) {
     check_exact(&s, o, "nothing fixed", 2);
 }
 
-/* All residual scores equal: no spread, so the base sample is enough, and the denominator is exact. */
+/* All residual scores equal: no spread, so the base sample is enough, and the denominator is
+   exact. */
 static void no_spread(void) {
     ref_spec s = ref_spec_make(1, 1, 1000, 16);
     ref_problem p;
@@ -1117,8 +1125,8 @@ static void masks(void) {
     ref_free(&p);
 }
 
-/* A NaN that is read shows in the output, in K in the log-sum-exp, too. No budget can be made of a
-   NaN score: the base sample is all that is read then. */
+/* A NaN that is read shows in the output, in K in the log-sum-exp, too. No budget can be made
+   of a NaN score: the base sample is all that is read then. */
 static void broken_rows(void) {
     for (int place = 0; place < 4; place++)
         for (int full = 0; full < 2; full++) {
@@ -1247,8 +1255,9 @@ static void boasting_predictor(void) {
     ref_free(&p);
 }
 
-/* An array of heavy keys gives what a predictor with the same answer does, to the bit; duplicates, -1
-   and keys outside of the middle are dropped, and what lies between its rows is not looked at. */
+/* An array of heavy keys gives what a predictor with the same answer does, to the bit;
+   duplicates, -1 and keys outside of the middle are dropped, and what lies between its rows is
+   not looked at. */
 static void array_of_heavy_keys(void) {
     enum { ROWS = 3, HEADS = 4, COUNT = 6, STRIDE = 9, ALL = 2 * ROWS * HEADS };
     static const int32_t wild[COUNT] = {-1, 9, N - 20, INT32_MIN, INT32_MAX, N};

@@ -151,8 +151,8 @@ static int parse_arguments(config *c, int argc, char **argv, llama_error *e) {
 
 /* ------------------------------------------------------------ variants */
 
-/* What sends queries to the buckets of a .saap file in table 7: its classifier, q . centroid, or an
-   order of buckets that no query changes, a random one for each layer and KV head. */
+/* What sends queries to the buckets of a .saap file in table 7: its classifier, q . centroid,
+   or an order of buckets that no query changes, a random one for each layer and KV head. */
 enum route { NO_ROUTE, CLASSIFIER, INNER_PRODUCT, RANDOM_ORDER, ROUTES };
 
 /* One row of a table: a way to attend while answering. */
@@ -175,7 +175,8 @@ enum metric { SCORE, NLL, PREDICTED, QUERIES, KEYS, K_GROUP, K_HEAD, V_GROUP, V_
               KEPT, PREFILLS, SECONDS, METRICS };
 typedef struct cell { double sum[METRICS]; } cell;
 
-/* Means with names, in order of appearance: the cells of the tables that are no table of variants. */
+/* Means with names, in order of appearance: the cells of the tables that are no table of
+   variants. */
 typedef struct entry { int table; char section[64], row[64], column[24]; double sum, count; } entry;
 typedef struct measures { entry *data; int count, capacity; } measures;
 
@@ -591,7 +592,8 @@ static uint64_t seed_of(const santa_options *o, uint64_t query_seed) {
     return tasks_mix(o->seed ^ query_seed);
 }
 
-/* Runs other options on the step's inputs, on the device that a names; the output is in p->out. */
+/* Runs other options on the step's inputs, on the device that a names; the output is in
+   p->out. */
 static int attend_again(probe *p, const santa_attention *a, santa_options o, santa_stats *stats) {
     santa_attention b = *a;
     b.out.data = p->out;
@@ -764,7 +766,8 @@ static void probe_head(probe *p, const santa_attention *a, int32_t layer, int64_
     add_measure(m, 4, section, row, column, santa_effective_keys(p->p, n));
 }
 
-/* Squared error of methods without a closed form, by draws; top-k's is its bias and needs one. */
+/* Squared error of methods without a closed form, by draws; top-k's is its bias and needs
+   one. */
 static void probe_squares(probe *p, const santa_attention *a, int32_t layer, measures *m) {
     static const santa_method method[] = { SANTA_FLASH, SANTA_TOP_K };
     const int64_t heads = a->q.shape[2], dim = a->q.shape[3];
@@ -1091,7 +1094,8 @@ static void parallel(run *r, int64_t count, santa_task task, void *context) {
 
 /* ------------------------------------------------------------ sparse prefill */
 
-/* Sparse attention on the very inputs that the dense prefill has, for the first so many rows. */
+/* Sparse attention on the very inputs that the dense prefill has, for the first so many
+   rows. */
 typedef struct sparse_probe {
     run      *r;
     measures *m;
@@ -1124,7 +1128,8 @@ static int sparse_attend(sparse_probe *x, const santa_attention *a, const santa_
     return status == SANTA_OK ? 0 : fail(x->r, santa_status_string(status));
 }
 
-/* Mean over a head's rows of |got - want| / |want|, and with rms the root of the mean square. */
+/* Mean over a head's rows of |got - want| / |want|, and with rms the root of the mean
+   square. */
 static double head_error(const sparse_probe *x, int64_t n, int64_t heads, int64_t h, int64_t dim, int rms) {
     double sum = 0.0, square = 0.0;
     for (int64_t i = 0; i < n; i++) {
@@ -1699,7 +1704,8 @@ static void print_section(const measures *m, int first, FILE *csv) {
     }
 }
 
-/* Do the sections agree, or with kind what stands before their comma (the task stands behind it)? */
+/* Do the sections agree, or with kind what stands before their comma (the task stands behind
+   it)? */
 static int same_section(const entry *a, const entry *b, int kind) {
     const size_t n = strcspn(a->section, ",");
     return kind ? n == strcspn(b->section, ",") && strncmp(a->section, b->section, n) == 0

@@ -1,5 +1,5 @@
-/* The second half of `make demo`: a model reads 8k tokens and answers questions about them, and one
-   layer's attention at 32k keys is timed, exactly and sampled.
+/* The second half of `make demo`: a model reads 8k tokens and answers questions about them, and
+   one layer's attention at 32k keys is timed, exactly and sampled.
    Build: cc -O2 bench/accuracy/demo.c -lm */
 #define _POSIX_C_SOURCE 200809L
 #define SANTA_IMPLEMENTATION

@@ -7,7 +7,8 @@
        saap_dump --texts 4 --seed 2 --out build/heldout-    other texts, to evaluate with
 
    Rows are some positions of the body (kind 0) and all decode steps of its questions with their
-   right answers (kind 1), each question straight behind the body, as the accuracy program asks. */
+   right answers (kind 1), each question straight behind the body, as the accuracy program
+   asks. */
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L                             /* clock_gettime */
 #endif

@@ -1,5 +1,5 @@
-/* The tasks of tasks.h as text, for other engines: the tokens' words, one a line, or a body with
-   one of its questions.
+/* The tasks of tasks.h as text, for other engines: the tokens' words, one a line, or a body
+   with one of its questions.
    Build: cc -O2 bench/accuracy/tasks_text.c -lm */
 #include <ctype.h>
 #include <stdlib.h>

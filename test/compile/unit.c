@@ -1,4 +1,5 @@
-/* The second unit of the matrix' two-unit programs: the implementation, asked for after a plain include. */
+/* The second unit of the matrix' two-unit programs: the implementation, asked for after a plain
+   include. */
 #include "../../santa.h"
 #ifndef SANTA_IMPLEMENTATION
 #define SANTA_IMPLEMENTATION

@@ -244,7 +244,8 @@ static void buckets(void) {
     EXPECT(off < 1e-3 && stats.visited_rows == stats.far_rows && stats.far_rows > 0);
 }
 
-/* Many query rows: with all blocks, sparse prefill is exact attention; a mask says which are read. */
+/* Many query rows: with all blocks, sparse prefill is exact attention; a mask says which are
+   read. */
 static void prefill(void) {
     static float    many[MANY_ROWS * HEADS * DIM_V], exact[MANY_ROWS * HEADS * DIM_V];
     static uint8_t  mask[HEADS * 4 * 4];

@@ -1,5 +1,6 @@
-/* The list of santa_cuda.cu's kernels, by its hook: every instance that a launch was compiled for is in
-   it, by the compiler's own doing, with the number of its launches. Include it before santa_cuda.cu. */
+/* The list of santa_cuda.cu's kernels, by its hook: every instance that a launch was compiled
+   for is in it, by the compiler's own doing, with the number of its launches. Include it before
+   santa_cuda.cu. */
 #ifndef SANTA_TEST_LAUNCHED_H
 #define SANTA_TEST_LAUNCHED_H
 #include <ctype.h>

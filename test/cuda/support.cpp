@@ -1,5 +1,6 @@
-/* Prints bench/results/support.md: what santa_check takes, asked for small problems. The GPU's side is
-   that of santa_cuda.cu beside a stand-in for the CUDA runtime, so this runs on any machine.
+/* Prints bench/results/support.md: what santa_check takes, asked for small problems. The GPU's
+   side is that of santa_cuda.cu beside a stand-in for the CUDA runtime, so this runs on any
+   machine.
      mkdir -p build
      g++ -std=c++17 -Itest/cuda/standin test/cuda/support.cpp -o build/support */
 #include "launched.h"
@@ -39,7 +40,8 @@ struct request {
     santa_buckets   router;
 };
 
-/* A call of a method on K and V of a type, laid out in a way; device: SANTA_CPU or SANTA_CUDA. */
+/* A call of a method on K and V of a type, laid out in a way; device: SANTA_CPU or
+   SANTA_CUDA. */
 void make(request *c, santa_method method, santa_device device, santa_dtype type, char layout) {
     memset((void *)c, 0, sizeof *c);
     santa_attention &a = c->a;

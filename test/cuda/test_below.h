@@ -1,6 +1,7 @@
 /* dense_below on a GPU: part of test_cuda.cu. */
 
-/* Rows of fewer keys have the bits of the dense call, the others those of the call without it. */
+/* Rows of fewer keys have the bits of the dense call, the others those of the call without
+   it. */
 static void below_same_bits(const ref_spec &s, const santa_options &asked, bool copied) {
     problem p(s);
     std::vector<char> copy;
@@ -83,7 +84,8 @@ static void dense_below(void) {
         wide.window = window;
         return wide;
     };
-    /* not causal, the first rows see more keys than the window has: of three rows 2, 1, 0 more */
+    /* not causal, the first rows see more keys than the window has: of three rows 2, 1, 0
+       more */
     for (int64_t below : {100, 101, 102, 103}) {
         problem x(three_rows(300, 100));
         santa_options y = options(SANTA_IID, 9);

@@ -312,7 +312,8 @@ static santa_options options(santa_method method, int64_t samples, santa_stash s
     return o;
 }
 
-/* What calls(stream) puts on a stream, as a graph: it returns the first status that is not SANTA_OK. */
+/* What calls(stream) puts on a stream, as a graph: it returns the first status that is not
+   SANTA_OK. */
 class captured {
 public:
     template <typename Calls> explicit captured(Calls calls) {
@@ -383,7 +384,8 @@ static bool run_on_gpu(const problem &p, const santa_options &o, result *r) {
 
 /* ------------------------------------------------------------------------ CPU against GPU */
 
-/* Rounding may move a draw across a boundary between keys; such heads are counted and must stay rare. */
+/* Rounding may move a draw across a boundary between keys; such heads are counted and must stay
+   rare. */
 struct totals { int64_t rows, off, draws; };
 
 static void check_totals(const totals &t, const char *what) {
@@ -404,7 +406,8 @@ static double largest_row_of_v(const problem &p) {
            * (p.a.v_scale != 0.0f ? (double)p.a.v_scale : 1.0); /* e4m3 rounds up to 1/16 */
 }
 
-/* The square of what a row of out on the GPU is off by from the one on the CPU, and of the latter. */
+/* The square of what a row of out on the GPU is off by from the one on the CPU, and of the
+   latter. */
 static double apart(const problem &p, const result &r, int64_t b, int64_t i, int64_t h, double *norm) {
     double difference = 0.0;
     *norm = 0.0;
@@ -438,7 +441,8 @@ static bool compare(problem &p, const santa_options &o, totals *t) {
     const double eps = s.out_type == SANTA_F32 ? 0.0 : 2.0 * ref_epsilon(s.out_type),
                  v_max = largest_row_of_v(p);
     /* a score at the edge of a step of bytes: all borders behind it move, each by 1 / 255 of a
-       largest mass, which takes this share of the draws along where a mean mass is 1 / 8 of it */
+       largest mass, which takes this share of the draws along where a mean mass is 1 / 8 of
+       it */
     const double flip = o.stash == SANTA_STASH_U8 ? 8.0 / 255.0 : 0.0;
     char what[160];
     snprintf(what, sizeof what,
@@ -473,8 +477,8 @@ static bool compare(problem &p, const santa_options &o, totals *t) {
                 const int is_off = !(sqrt(difference) <= (1e-4 + eps) * sqrt(norm) + 1e-6 * v_max);
                 moved = h % shared && moved ? 1 : is_off;
                 if ((h + 1) % shared == 0) off += moved;
-                /* flash gives a draw up to a whole tile's weight; elsewhere this is what four moved
-                   draws can do */
+                /* flash gives a draw up to a whole tile's weight; elsewhere this is what four
+                   moved draws can do */
                 const double reach = o.method == SANTA_FLASH
                                          ? 2.0 * v_max
                                          : 2.0 * v_max * (4.0 / (double)ref_max(o.num_samples, 1) + flip)
@@ -591,7 +595,8 @@ static void groups(void) {
         }
 }
 
-/* Wide heads in large groups, where at its end dense's merge needs more shared memory than its ring. */
+/* Wide heads in large groups, where at its end dense's merge needs more shared memory than its
+   ring. */
 static void wide_groups(void) {
     NEED_DEVICE();
     totals none = {0, 0, 0};
@@ -604,7 +609,8 @@ static void wide_groups(void) {
                     problem p(s);
                     compare(p, options(SANTA_DENSE, 0), &none);
                 }
-    /* pairs of warps that share rows; a last slice that is missing, and one of two rings' turns */
+    /* pairs of warps that share rows; a last slice that is missing, and one of two rings'
+       turns */
     for (santa_dtype type : {SANTA_BF16, SANTA_F16, SANTA_E4M3})
         for (int64_t dim : {96, 128})
             for (int64_t group : {9, 16, 20})
@@ -618,8 +624,8 @@ static void wide_groups(void) {
                 }
 }
 
-/* What comes to the rings of plain kernels by pieces of each size, or number by number; several steps to a
-   row; a query without room. */
+/* What comes to the rings of plain kernels by pieces of each size, or number by number; several
+   steps to a row; a query without room. */
 static void plain_rows(void) {
     NEED_DEVICE();
     static const struct { santa_dtype type; int64_t d, dv; } rows[] = {
@@ -762,7 +768,8 @@ static void extras(void) {
         s.k_type = s.v_type = type;
         compare_all(s, 64, "k_scale, v_scale", 0.37f, 5.5f);
     }
-    /* ALiBi so steep that a key behind the last one, or before the window, would outweigh all */
+    /* ALiBi so steep that a key behind the last one, or before the window, would outweigh
+       all */
     for (santa_dtype type : {SANTA_BF16, SANTA_E4M3})
         for (int64_t len : {1, 5, 70, 200})
             for (float slope : {50.0f, -50.0f}) {
@@ -791,7 +798,8 @@ static void extras(void) {
         }
 }
 
-/* Parts of longer contexts: positions count from the context's end, the part's end or neither. */
+/* Parts of longer contexts: positions count from the context's end, the part's end or
+   neither. */
 static void shards(void) {
     NEED_DEVICE();
     static const int32_t context[2] = {5000, 4300};
@@ -890,7 +898,8 @@ static void std_errors(void) {
         CHECK_MSG(wrong == 0, "%s: %lld errors", santa_method_name(m), (long long)wrong);
     }
 
-    /* so has one whose out is NaN because of V, though no draw was off; column 70 is not the first */
+    /* so has one whose out is NaN because of V, though no draw was off; column 70 is not the
+       first */
     s.head_dim_v = 80;
     problem spoilt(s);
     spoilt.a.std_error = spoilt.std_error;
@@ -995,7 +1004,8 @@ static void long_context(void) {
     ref_spec s = spec16(2, 1, 147457, 8, SANTA_F32);              /* more tiles than shared memory holds */
     compare_all(s, 64, "long_context f32");
 
-    /* the same with several shares of draws, and flash with fewer draws than tiles and with more */
+    /* the same with several shares of draws, and flash with fewer draws than tiles and with
+       more */
     problem p(s);
     totals t = {0, 0, 0};
     for (santa_method m : {SANTA_IID, SANTA_STRAT, SANTA_PROP}) compare(p, options(m, 600), &t);
@@ -1229,8 +1239,8 @@ static void print_problem(const ref_spec &s, const santa_options &o, int number)
            (long long)o.tile_size, (int)o.stash);
 }
 
-/* Dense on the GPU against float64. q of f32 with K of 16 or 8 bits is split into two numbers of few
-   bits. */
+/* Dense on the GPU against float64. q of f32 with K of 16 or 8 bits is split into two numbers
+   of few bits. */
 static bool dense_is_exact(const problem &p, double *worst) {
     const ref_spec &s = p.spec;
     const bool   mixed = s.q_type != s.k_type, floats = s.q_type == SANTA_F32 && s.k_type == SANTA_F32;
@@ -1300,9 +1310,10 @@ static void random_problems(void) {
     check_totals(mixed, "random_problems, q and k of two types");
 }
 
-/* Methods with what may go with them, in one call what else has a case of its own, against the CPU: windows
-   with first tokens, left padding, a part of a longer context, error bars, a NaN in q. Few draws and
-   selected keys may move, and with them a whole group of pps or vattention. */
+/* Methods with what may go with them, in one call what else has a case of its own, against the
+   CPU: windows with first tokens, left padding, a part of a longer context, error bars, a NaN
+   in q. Few draws and selected keys may move, and with them a whole group of pps or
+   vattention. */
 static void random_methods(void) {
     NEED_DEVICE();
     const santa_method methods[] = {SANTA_PPS, SANTA_TOP_K, SANTA_TOP_P, SANTA_VATTENTION,
@@ -1390,10 +1401,11 @@ static void random_methods(void) {
 
 /* ------------------------------------------------------------------------------ a large K */
 
-/* One sequence of 2^24 + 12345 keys, 128 features of f16: K's elements and bytes are beyond 2^31 and
-   2^32, and its keys beyond 2^24. Row j is row mix(j) % 4096 of a table, but for feature 0, so that the
-   host has all scores from 4096 products. The keys past 2^24 take about half of the mass. V: whether the
-   key is past 2^24, 1, the key's place, and five of noise. All numbers are exact in f16. */
+/* One sequence of 2^24 + 12345 keys, 128 features of f16: K's elements and bytes are beyond
+   2^31 and 2^32, and its keys beyond 2^24. Row j is row mix(j) % 4096 of a table, but for
+   feature 0, so that the host has all scores from 4096 products. The keys past 2^24 take about
+   half of the mass. V: whether the key is past 2^24, 1, the key's place, and five of noise. All
+   numbers are exact in f16. */
 namespace large {
 enum { DIM = 128, DIM_V = 8, ROWS = 4096, HEADS = 2, PAGE = 4096 };
 const int64_t EDGE = (int64_t)1 << 24, KEYS = EDGE + 12345, PADDED = (KEYS + PAGE - 1) / PAGE * PAGE;
@@ -1527,8 +1539,9 @@ static void large_k(void) {
                 for (int h = 0; h < HEADS; h++) {
                     CHECK_NEAR(got_lse[h], want[h].lse, 1e-4, 0.0);
                     for (int c = 0; c < DIM_V; c++) {
-                        /* keys are so light that rounding moves many a draw to a neighbour: next to
-                           nothing in the first three columns, but for one at the edge; noise in the rest */
+                        /* keys are so light that rounding moves many a draw to a neighbour:
+                           next to nothing in the first three columns, but for one at the edge;
+                           noise in the rest */
                         const bool   dense = m == SANTA_DENSE, noise = c >= 3;
                         const double x = (double)got[h * DIM_V + c],
                                      y = dense || noise ? want[h].dense[c] : want[h].prop[c];
@@ -1746,7 +1759,8 @@ static void nan_in_k_shows(void) {
         }
 }
 
-/* A bad block table entry in use makes the sequence's rows NaN; a bad seq_lens entry is clamped. */
+/* A bad block table entry in use makes the sequence's rows NaN; a bad seq_lens entry is
+   clamped. */
 static void bad_tables(void) {
     NEED_DEVICE();
     for (santa_dtype type : {SANTA_BF16, SANTA_F32, SANTA_E4M3})
@@ -1880,7 +1894,8 @@ static void same_on_any_page_size(void) {
             }
 }
 
-/* f32 keys are read by 16 bytes where they lie so, and else number by number: the sums are the same. */
+/* f32 keys are read by 16 bytes where they lie so, and else number by number: the sums are the
+   same. */
 static void same_at_any_alignment(void) {
     NEED_DEVICE();
     for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16}) {
@@ -1906,8 +1921,8 @@ static void same_at_any_alignment(void) {
             CHECK_MSG(by[0].same(by[1]), "%s, q of type %d", santa_method_name(m), (int)type);
         }
     }
-    /* rows that come by pieces, and number by number: too long for the fast kernels, which round in
-       another order and want pieces */
+    /* rows that come by pieces, and number by number: too long for the fast kernels, which
+       round in another order and want pieces */
     for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3, SANTA_E5M2, SANTA_Q8_0,
                              SANTA_Q4_0}) {
         ref_spec s = spec16(8, 2, 300, 288, type);
@@ -2100,7 +2115,8 @@ static void errors(void) {
     CUDA(cudaFreeHost(pinned));
 }
 
-/* A CUDA failure of a call: the legacy stream may not be used while a blocking stream captures. */
+/* A CUDA failure of a call: the legacy stream may not be used while a blocking stream
+   captures. */
 static void cuda_errors(void) {
     NEED_DEVICE();
     CHECK_INT(santa_cuda_error(SANTA_OK), 0);
@@ -2219,8 +2235,8 @@ static bool compare_encoded(with_copy &p, copy_totals *t) {
     return true;
 }
 
-/* Sums are taken in another precision, so that a number on the border of two codes may fall on either
-   side. */
+/* Sums are taken in another precision, so that a number on the border of two codes may fall on
+   either side. */
 static void proxy_encode(void) {
     NEED_DEVICE();
     copy_totals t = {0, 0, 0};
@@ -2551,7 +2567,8 @@ static void proxy_poison(void) {
                               (long long)page, (long long)wrong);
                 }
 
-                /* a key that the copy calls likely, and NaN in K and V of all others that it stands for */
+                /* a key that the copy calls likely, and NaN in K and V of all others that it
+                   stands for */
                 with_copy few(s), spoilt(s);
                 for (problem *z : {(problem *)&few, (problem *)&spoilt})
                     for (int64_t b = 0; b < s.batch; b++)
@@ -2628,8 +2645,8 @@ static void proxy_redo(void) {
                 }
 }
 
-/* Heads of wide scores and keys with a large mean: what the copy expects of them is wrong, and the exact
-   scores of the likeliest keys make up for it. The CPU rescues the same keys. */
+/* Heads of wide scores and keys with a large mean: what the copy expects of them is wrong, and
+   the exact scores of the likeliest keys make up for it. The CPU rescues the same keys. */
 static void proxy_rescue(void) {
     NEED_DEVICE();
     totals t = {0, 0, 0};
@@ -2801,8 +2818,8 @@ static void selected_lengths(void) {
     check_totals(t, "selected_lengths");
 }
 
-/* A NaN among the scores makes the head NaN; in V it shows where the row is chosen. A replay of a graph and
-   another run give the same bits. */
+/* A NaN among the scores makes the head NaN; in V it shows where the row is chosen. A replay of
+   a graph and another run give the same bits. */
 static void selected_behaviour(void) {
     NEED_DEVICE();
     ref_spec s = spec16(8, 2, 900, 64);
@@ -2964,8 +2981,9 @@ static void lists_match_float64(void) {
 
 /* Keys before kv_start are NaN and never read: every method and K, rows, pages, windows, lists
    and copies. */
-/* First tokens beside a window: the CPU's rows and errors, for windows and first tokens that end within a
-   block, in the same one, next to each other or overlap; what lies between is NaN, its pages are wild. */
+/* First tokens beside a window: the CPU's rows and errors, for windows and first tokens that
+   end within a block, in the same one, next to each other or overlap; what lies between is NaN,
+   its pages are wild. */
 static void first_tokens(void) {
     NEED_DEVICE();
     static const struct { int64_t window, first; } sizes[] = {
@@ -3114,8 +3132,8 @@ static void left_padding(void) {
     CHECK_MSG(x.same(y), "sample-attention: wild kv_start");
 }
 
-/* Keys past the sequence, bad weights and bad pages give NaN, in the rows that read them alone; padding
-   and masked keys do not. */
+/* Keys past the sequence, bad weights and bad pages give NaN, in the rows that read them alone;
+   padding and masked keys do not. */
 static void lists_bad_entries(void) {
     NEED_DEVICE();
     for (santa_dtype type : {SANTA_BF16, SANTA_F32, SANTA_E4M3})

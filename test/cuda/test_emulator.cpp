@@ -127,7 +127,8 @@ static void collectives(void) {
     CHECK_INT(wrong, 0);
 }
 
-/* A product on tensor cores against plain sums; A as 16 x 16 and B as 16 x 8 by ldmatrix and by hand. */
+/* A product on tensor cores against plain sums; A as 16 x 16 and B as 16 x 8 by ldmatrix and by
+   hand. */
 static void k_product(const __half *a, const __half *b, float *c, const signed char *codes, int *sums) {
     typedef __half matrix[16][16];
     SHARED(s, matrix);

@@ -1,5 +1,5 @@
-/* Ranges of items on the GPU: items in the range have the whole call's bits, others are not touched. For
-   test_cuda.cu. */
+/* Ranges of items on the GPU: items in the range have the whole call's bits, others are not
+   touched. For test_cuda.cu. */
 
 /* All that a call writes. */
 struct item_results {
@@ -183,7 +183,8 @@ static void items_of_arrays(void) {
     }
 }
 
-/* Few heads and many are joined by other kernels, where they have 9 to 32 splits; all have some of 1. */
+/* Few heads and many are joined by other kernels, where they have 9 to 32 splits; all have some
+   of 1. */
 static void items_joined(void) {
     NEED_DEVICE();
     test_rng r = test_rng_make(84);
@@ -203,8 +204,8 @@ static void items_joined(void) {
     check_ranges(p.a, options(SANTA_DENSE, 0), &r, "many heads, dense");
 }
 
-/* k_dense joins short rows' splits itself where few sequences are called for; rows below dense_below,
-   too. */
+/* k_dense joins short rows' splits itself where few sequences are called for; rows below
+   dense_below, too. */
 static void items_of_short_rows(void) {
     NEED_DEVICE();
     test_rng r = test_rng_make(85);

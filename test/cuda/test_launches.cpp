@@ -1,9 +1,10 @@
-/* The host side of santa_cuda.cu with a stand-in for the CUDA runtime: checks, layouts and launches, on
-   any machine.
+/* The host side of santa_cuda.cu with a stand-in for the CUDA runtime: checks, layouts and
+   launches, on any machine.
      mkdir -p build
      g++ -std=c++17 -Itest/cuda/standin test/cuda/test_launches.cpp -o build/test_launches
    Pointers to device memory are numbers here. What a launch may be is decided by
-   standin/cuda_runtime.h; what it must be for its problem is worked out below from the problem alone. */
+   standin/cuda_runtime.h; what it must be for its problem is worked out below from the problem
+   alone. */
 #include "launched.h"
 #define SANTA_IMPLEMENTATION
 #define SANTA_NO_SIMD
@@ -30,7 +31,8 @@ enum region {
 /* Not where programs lie: 0x55.. */
 static char *address(int r) { return (char *)((uintptr_t)(r < 20 ? r + 1 : r + 8) << 42); }
 
-/* Every region is device memory from its address on; workspace and stats are as large as they must be. */
+/* Every region is device memory from its address on; workspace and stats are as large as they
+   must be. */
 static void map_memory(size_t workspace, size_t shift) {
     standin.memory.clear();
     for (int r = 0; r < REGIONS; r++) {
@@ -156,7 +158,8 @@ static bool divides_by(const divisor &d, int64_t n) {
 }
 
 /* What a split of dense holds of a row of so many keys, by kernels that know 0, 1 or 2 of the
-   smaller sizes; splits that a row of up to `most` keys can have, where it may begin within one. */
+   smaller sizes; splits that a row of up to `most` keys can have, where it may begin within
+   one. */
 static int64_t split_size(int64_t keys, int smaller) {
     return keys <= 512 && smaller ? 128 : keys <= 2048 && smaller == 2 ? 256 : keys <= 8192 ? 512 : 1024;
 }
@@ -291,8 +294,8 @@ static uint64_t ring_bytes(const problem &x, int C) {
     return 8 * (24 / loads) * loads * 32 * 16;
 }
 
-/* The rings of 4 warps, behind `before` bytes, and q, so many times: what comes there by pieces, and what
-   is not f32 then. */
+/* The rings of 4 warps, behind `before` bytes, and q, so many times: what comes there by
+   pieces, and what is not f32 then. */
 static void check_plain(const problem &x, const standin_launch &l, const params &p, uint64_t before,
                         uint64_t queries, const std::string &name) {
     const auto staged = [](santa_tensor t) {        /* pieces of 1 << this bytes */
@@ -322,8 +325,8 @@ static void check_plain(const problem &x, const standin_launch &l, const params 
               (unsigned long long)l.dynamic);
 }
 
-/* dense_below: the number, which is 0 where there is none; whether every row is below it; how many splits
-   dense has of the rows that are, where some may be. */
+/* dense_below: the number, which is 0 where there is none; whether every row is below it; how
+   many splits dense has of the rows that are, where some may be. */
 static int64_t dense_below(const problem &x) {
     const int64_t samples = x.o.num_samples ? x.o.num_samples : 128;
     if (!(santa_method_traits(x.o.method) & SANTA_DRAWS)) return 0;
@@ -354,8 +357,8 @@ static problem as_dense(const problem &x) {
     return y;
 }
 
-/* K or V of blocks that tensor cores take as they are: rows of 64 or 128 numbers, by pieces of 8 or 4
-   bytes. */
+/* K or V of blocks that tensor cores take as they are: rows of 64 or 128 numbers, by pieces of
+   8 or 4 bytes. */
 static bool are_blocks(const santa_tensor &t) {
     const int64_t d = t.shape[3], bytes = d / 32 * (t.dtype == SANTA_Q8_0 ? 34 : 18);
     if ((t.dtype != SANTA_Q8_0 && t.dtype != SANTA_Q4_0) || (d != 64 && d != 128)) return false;
@@ -375,8 +378,8 @@ static void check_digits(const params &p, const std::string &name) {
                   && p.q_sets <= 3, "%s: slots", name.c_str());
 }
 
-/* e5m2, e4m3 of head_dims other than 128, and rows with scales, go by the kernels with a table, if there is
-   one or not. */
+/* e5m2, e4m3 of head_dims other than 128, and rows with scales, go by the kernels with a table,
+   if there is one or not. */
 static const char *by_pages(const santa_attention &a, int C, bool scaled) {
     const bool shares = a.k.dtype == SANTA_E5M2 || (is_eight(a.k.dtype) && C != 4) || scaled;
     return a.block_table || shares ? "true" : "false";
@@ -444,7 +447,8 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
                   "%s: shared memory", name.c_str());
         CHECK_MSG(p.staged_v >= 2 && p.staged_v <= 3, "%s: pieces", name.c_str());
         check_digits(p, name);
-        /* rows of 2^once keys have 512 CTAs of 1,024 keys each: from twice that on splits grow */
+        /* rows of 2^once keys have 512 CTAs of 1,024 keys each: from twice that on splits
+           grow */
         const int64_t each = a.k.shape[2] * slices;
         int once = 10;
         while (each << (once - 10) < 512) once++;
@@ -533,8 +537,8 @@ static bool read_parameters(const standin_launch &l, params *p) {
     return true;
 }
 
-/* SANTA_SAAP: the router's products, its choice, a list for each KV head. which: of a row's kernels,
-   those of the router counted from the last one, which is 1. */
+/* SANTA_SAAP: the router's products, its choice, a list for each KV head. which: of a row's
+   kernels, those of the router counted from the last one, which is 1. */
 static std::vector<part> routed_parts(const problem &x, const params &p) {
     const uint64_t rows = (uint64_t)x.a.q.shape[0] * (uint64_t)p.heads,
                    items = (uint64_t)(x.a.q.shape[0] * x.a.k.shape[2]), n = (uint64_t)x.router.num_buckets,
@@ -618,7 +622,8 @@ static void check_routed(const problem &x, const standin_launch &l, const params
 static void check_scores(const problem &x, const standin_launch &l, const params &p,
                          const std::string &name);
 
-/* Both layers of a router at once: tiles of buckets in clusters, each of which has all units. */
+/* Both layers of a router at once: tiles of buckets in clusters, each of which has all
+   units. */
 struct layers_tiles { int64_t buckets, cluster, x, z, vectors; };
 static layers_tiles layers_tiles_of(const problem &x) {
     const int64_t h = x.router.hidden, n = x.a.q.shape[0] * (x.a.q.shape[2] / x.a.k.shape[2]);
@@ -894,7 +899,8 @@ static const std::string &name_of(const standin_launch &l) {
     return unknown;
 }
 
-/* Prefill: calls of 32 rows and more whose q, K and V are of one 16-bit type in 16-byte rows. */
+/* Prefill: calls of 32 rows and more whose q, K and V are of one 16-bit type in 16-byte
+   rows. */
 static bool asks_for_blocks(const problem &x) {
     const santa_sample_attention_options &o = x.o.sample_attention;
     return x.o.method == SANTA_SAMPLE_ATTENTION && (o.mask || o.mask_out || o.audit || o.row_mass);
@@ -937,8 +943,8 @@ static std::vector<part> tiled_parts(const problem &x, const params &p) {
     return parts;
 }
 
-/* K and V of 16 bits come by boxes of at most 64 keys of a page, if that makes 32, where the tensor copy
-   engine can have their strides. */
+/* K and V of 16 bits come by boxes of at most 64 keys of a page, if that makes 32, where the
+   tensor copy engine can have their strides. */
 static void check_boxes(const problem &x, const standin_launch &l, const std::string &name) {
     const santa_attention &a = x.a;
     const int64_t page = a.block_table ? a.k.shape[1] : 64,
@@ -957,8 +963,9 @@ static void check_boxes(const problem &x, const standin_launch &l, const std::st
                   "%s: maps of boxes", name.c_str());
 }
 
-/* A tile has all heads of a group, or up to 16, but for masks of each head; its rows are as many as fit in
-   128 queries, and where blocks are looked at a power of two that divides them. */
+/* A tile has all heads of a group, or up to 16, but for masks of each head; its rows are as
+   many as fit in 128 queries, and where blocks are looked at a power of two that divides
+   them. */
 static void check_tiles(const problem &x, const standin_launch &l, const params &p,
                         const std::string &name) {
     const santa_attention &a = x.a;
@@ -1103,8 +1110,8 @@ static std::vector<part> parts_of(const problem &x, const params &p) {
     return parts;
 }
 
-/* How many query rows the first kernel of a call is launched for: only the stream takes more than one, and
-   only if all heads of a group fit for each. */
+/* How many query rows the first kernel of a call is launched for: only the stream takes more
+   than one, and only if all heads of a group fit for each. */
 static int64_t rows_of_pass(const problem &x) {
     const santa_attention &a = x.a;
     const int64_t group = a.q.shape[2] / a.k.shape[2], most = group < 8 ? 8 / group : 1;
@@ -1116,7 +1123,8 @@ static int64_t rows_of_pass(const problem &x) {
     return most < a.q.shape[1] ? most : a.q.shape[1];
 }
 
-/* vAttention: for each query row the scores, if heavy tokens are taken by them, then six launches. */
+/* vAttention: for each query row the scores, if heavy tokens are taken by them, then six
+   launches. */
 static void check_adaptive(const problem &x, const char *workspace, uint64_t bytes) {
     const santa_vattention_options &v = x.o.vattention;
     const bool by_scores = !v.heavy_index && v.heavy_tokens != SANTA_NONE,
@@ -1209,7 +1217,8 @@ static void check_adaptive(const problem &x, const char *workspace, uint64_t byt
     }
 }
 
-/* Top-k and top-p: for each row scores, selection, a list for each head, the merge; the last for stats. */
+/* Top-k and top-p: for each row scores, selection, a list for each head, the merge; the last
+   for stats. */
 static void check_selected(const problem &x, const char *workspace, uint64_t bytes) {
     const santa_attention &a = x.a;
     const int64_t rows = a.q.shape[1], each = x.stats ? 5 : 4, batch = a.q.shape[0], heads = a.q.shape[2];
@@ -1274,9 +1283,9 @@ static void check_selected(const problem &x, const char *workspace, uint64_t byt
     }
 }
 
-/* First tokens beside a window: for each row, dense: ranges, their list, the merge; else the window's
-   scores, those of the first tokens, draws or a selection with a list and its merge; then errors and
-   stats. */
+/* First tokens beside a window: for each row, dense: ranges, their list, the merge; else the
+   window's scores, those of the first tokens, draws or a selection with a list and its merge;
+   then errors and stats. */
 static void check_firsts(const problem &x, const char *workspace, uint64_t bytes) {
     const santa_attention &a = x.a;
     const bool dense = x.o.method == SANTA_DENSE,
@@ -1339,8 +1348,8 @@ static void check_firsts(const problem &x, const char *workspace, uint64_t bytes
     }
 }
 
-/* Of a range of items: each launch does a part of it, and the parts are the range; what they launch is
-   that of calls of their sizes, which test_items.h compares. */
+/* Of a range of items: each launch does a part of it, and the parts are the range; what they
+   launch is that of calls of their sizes, which test_items.h compares. */
 static void check_range(const problem &x) {
     const int64_t kv_heads = x.a.k.shape[2], group = x.a.q.shape[2] / kv_heads;
     int64_t at = x.o.item_begin, end = at;
@@ -1358,8 +1367,8 @@ static void check_range(const problem &x) {
     CHECK_INT(end, x.o.item_end);
 }
 
-/* All launches of a call that succeeded: for each pass its first kernel, then for each of its rows the
-   second, and others for errors and stats. */
+/* All launches of a call that succeeded: for each pass its first kernel, then for each of its
+   rows the second, and others for errors and stats. */
 static void check_launches(const problem &asked, const char *workspace, uint64_t bytes) {
     const problem x = as_dense(asked);
     if (x.o.method == SANTA_SAAP) { check_routed_launches(x, workspace, bytes); return; }
@@ -1452,8 +1461,8 @@ static void check_launches(const problem &asked, const char *workspace, uint64_t
         }
 }
 
-/* k_query_parts, which k_scores or k_dense follows at once, with its slots for q. It is taken out, and the
-   other looks then as if q were its own. */
+/* k_query_parts, which k_scores or k_dense follows at once, with its slots for q. It is taken
+   out, and the other looks then as if q were its own. */
 static void check_query_parts(const problem &x, const char *workspace, uint64_t bytes) {
     std::vector<standin_launch> others;
     for (size_t i = 0; i < standin.launches.size(); i++) {
@@ -1508,7 +1517,8 @@ static void check_query_parts(const problem &x, const char *workspace, uint64_t 
 
 /* ---------------------------------------------------------------------------------- calls */
 
-/* Check, workspace query and call of a problem on the card that is set. Returns santa_check's status. */
+/* Check, workspace query and call of a problem on the card that is set. Returns santa_check's
+   status. */
 static santa_status run(const problem &x, size_t shift = 0) {
     enum { PATIENCE = 200 };                         /* a long q_len is cut off by a call that fails */
     const santa_status s = note(santa_check(&x.a, &x.o));
@@ -1711,7 +1721,8 @@ static void check_steps(void) {
                  SANTA_ERR_BACKEND_SIZE);
 }
 
-/* Sixteen-bit K, wide heads, large groups: the merge at the end of dense is larger than its ring. */
+/* Sixteen-bit K, wide heads, large groups: the merge at the end of dense is larger than its
+   ring. */
 static void wide_groups(void) {
     for (santa_dtype type : {SANTA_BF16, SANTA_F16})
         for (int64_t d : {160, 192, 256})
@@ -1732,7 +1743,8 @@ static void wide_groups(void) {
                 }
 }
 
-/* Each limit from both sides: the largest size that is taken, which must launch legally, and one more. */
+/* Each limit from both sides: the largest size that is taken, which must launch legally, and
+   one more. */
 static void limits(void) {
     const int64_t TWO31 = (int64_t)1 << 31, TWO32 = (int64_t)1 << 32;
     const auto expect = [](const char *what, santa_status want, santa_method m,
@@ -1850,7 +1862,8 @@ static void divisors(void) {
     }
 }
 
-/* A CUDA call that fails ends the call with its code, whichever it is, and nothing follows it. */
+/* A CUDA call that fails ends the call with its code, whichever it is, and nothing follows
+   it. */
 static void failures_of_calls(void) {
     for (const standin_card &card : standin_cards)
         for (santa_method m : METHODS)
@@ -2037,8 +2050,8 @@ static void check_place(const exchange &e, size_t bytes) {
 }
 
 /* For each query row of a sampler: scores, masses, the exchange of them, draws; at the end that
-   of the results and what joins them. Dense has the latter only, pps an exchange of ticks before the
-   draws. */
+   of the results and what joins them. Dense has the latter only, pps an exchange of ticks
+   before the draws. */
 static void over_ranks(void) {
     for (santa_method m : {SANTA_DENSE, SANTA_SYS, SANTA_PPS})
         for (santa_dtype type : {SANTA_F32, SANTA_BF16})
@@ -2094,8 +2107,8 @@ static void over_ranks(void) {
             }
 }
 
-/* Methods that select: the best scores of each rank; or, where these would be many or of top-p, four times
-   how many keys have which bits of the score next; of top-p also masses. */
+/* Methods that select: the best scores of each rank; or, where these would be many or of top-p,
+   four times how many keys have which bits of the score next; of top-p also masses. */
 static void choices_over_ranks(void) {
     for (int64_t budget : {2048, 2049, 0, -2500}) {    /* below 0: from a copy of K */
         const sizes s = {2, 3, 4, 1, 3000, 128, 64, 0, SANTA_BF16, NHD};
@@ -2122,8 +2135,9 @@ static void choices_over_ranks(void) {
     }
 }
 
-/* vAttention: for each row how many keys there are; the choice of heavy tokens, where scores make it;
-   how many keys are left; twice two of words, between them sums; at the end the results. */
+/* vAttention: for each row how many keys there are; the choice of heavy tokens, where scores
+   make it; how many keys are left; twice two of words, between them sums; at the end the
+   results. */
 static void budgets_over_ranks(void) {
     enum { BY_INDEX, BY_BEST, BY_BINS, BY_COPY, KINDS };
     for (int kind = 0; kind < KINDS; kind++)
@@ -2155,8 +2169,8 @@ static void budgets_over_ranks(void) {
         }
 }
 
-/* The same of flash, and from copies of K: for each row an exchange of what the copy says, two of a
-   rescue if the options have one, one of the drawn keys; then that of the results. */
+/* The same of flash, and from copies of K: for each row an exchange of what the copy says, two
+   of a rescue if the options have one, one of the drawn keys; then that of the results. */
 static void copies_over_ranks(void) {
     /* flash: masses and those of two tiles, how many tiles have mass */
     {
@@ -2214,7 +2228,8 @@ static int64_t ask_nothing(void *, int64_t, int64_t, int64_t, const float *, int
     return 0;
 }
 
-/* Everything that the choice of a kernel depends on, in all combinations: each compiled one is reached. */
+/* Everything that the choice of a kernel depends on, in all combinations: each compiled one is
+   reached. */
 static void every_kernel(void) {
     for (launched *k = all_launched; k; k = k->next) k->count = 0;
     for (const standin_card *card : {&standin_cards[1], &standin_cards[3]})
@@ -2309,7 +2324,8 @@ static void every_kernel(void) {
                         params p;
                         memcpy((void *)&p, l.parameters.data(), sizeof p);
                         check_copy(x, p, name_of(l));
-                        /* by tensor cores 64 keys at a time, or a block of fewer than 16 a warp */
+                        /* by tensor cores 64 keys at a time, or a block of fewer than 16 a
+                           warp */
                         const int64_t blocks = i ? 1 : 1000 / keys - 100 / keys,
                                       of_cta = d > 128 ? 1 : keys > 16 ? 64 / keys : 4;
                         check_grid(l, (blocks + of_cta - 1) / of_cta, 2, 3, name_of(l));
@@ -2611,8 +2627,8 @@ static void random_calls(void) {
     CHECK_STATUS(santa_decode(&x.a, NULL, NULL, 0, NULL), SANTA_ERR_NULL_ARGUMENT);
 }
 
-/* The statuses of which test_errors.c says that the GPU backend produces them. Last: it looks at the other
-   cases. */
+/* The statuses of which test_errors.c says that the GPU backend produces them. Last: it looks
+   at the other cases. */
 static void every_status(void) {
     if (!produced[SANTA_ERR_WORKSPACE_NULL]) random_calls();     /* this case alone */
     if (!produced[SANTA_ERR_HOST_POINTER]) host_pointers();

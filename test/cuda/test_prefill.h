@@ -157,7 +157,8 @@ struct part_of_prompt {
     }
 };
 
-/* A row's bits depend on neither the batch, pages, the layout, nor on the rows that it comes with. */
+/* A row's bits depend on neither the batch, pages, the layout, nor on the rows that it comes
+   with. */
 static void prefill_bits(void) {
     NEED_DEVICE();
     for (int i = 0; i < 4; i++) {
@@ -199,8 +200,8 @@ static void prefill_bits(void) {
     }
 }
 
-/* What is not finite in a row of K or V shows in the rows that see it, and in no others; nor do pages that
-   do not exist. */
+/* What is not finite in a row of K or V shows in the rows that see it, and in no others; nor do
+   pages that do not exist. */
 static void prefill_nan(void) {
     NEED_DEVICE();
     for (int64_t d : {64, 128})

@@ -138,7 +138,8 @@ static void ranks_same_rows(void) {
     check_totals(t, "over ranks");
 }
 
-/* The keys that the CPU takes, also of equal scores the first, also more than a rank tells by name. */
+/* The keys that the CPU takes, also of equal scores the first, also more than a rank tells by
+   name. */
 static void ranks_selected(void) {
     NEED_DEVICE();
     static const int64_t counts[] = {2, 3, 1, 4, 7}, budgets[] = {48, 3, 300, 2100, 1};
@@ -235,8 +236,8 @@ static void ranks_errors(void) {
     check_totals(t, "errors over ranks");
 }
 
-/* From copies of K: the rows of one GPU where ranges begin with a whole block, rescued and done again
-   heads among them. */
+/* From copies of K: the rows of one GPU where ranges begin with a whole block, rescued and done
+   again heads among them. */
 static void ranks_copies(void) {
     NEED_DEVICE();
     static const santa_dtype types[] = {SANTA_BF16, SANTA_F32, SANTA_F16};
@@ -317,7 +318,8 @@ static void ranks_copies(void) {
     CHECK_MSG(off[1] < 1.2 * off[0], "off by %g, one GPU by %g", off[1], off[0]);
 }
 
-/* A NaN in K is in all results, one in a copy costs exact scores. No keys at all. Exchanges that fail. */
+/* A NaN in K is in all results, one in a copy costs exact scores. No keys at all. Exchanges
+   that fail. */
 static void ranks_copies_nan(void) {
     NEED_DEVICE();
     static const int64_t cuts[] = {0, 192, 192, 384, 600};
@@ -356,8 +358,8 @@ static santa_vattention_options few_tokens(int64_t heavy = 5) {
     return v;
 }
 
-/* vAttention: the sets, budgets and audits of one GPU, wherever sinks, the local window, heavy tokens
-   and the sample lie; the budgets of the CPU, but for rounding. */
+/* vAttention: the sets, budgets and audits of one GPU, wherever sinks, the local window, heavy
+   tokens and the sample lie; the budgets of the CPU, but for rounding. */
 static void ranks_budgets(void) {
     NEED_DEVICE();
     static const int64_t tokens[] = {20, SANTA_NONE, 4, 0, 1, 130}, counts[] = {2, 3, 1, 4, 7};
@@ -479,7 +481,8 @@ static void ranks_budgets(void) {
               (int)sampled, (int)rows, (int)complete);
 }
 
-/* A NaN of K, of a copy or of V in one shard is in all results. No keys. Exchanges that fail. */
+/* A NaN of K, of a copy or of V in one shard is in all results. No keys. Exchanges that
+   fail. */
 static void ranks_budgets_nan(void) {
     NEED_DEVICE();
     static const int64_t cuts[] = {0, 192, 192, 384, 600};
@@ -508,7 +511,8 @@ static void ranks_budgets_nan(void) {
         }
 }
 
-/* A NaN of one rank is in all results; a row of V that another rank's draws do not name is not read. */
+/* A NaN of one rank is in all results; a row of V that another rank's draws do not name is not
+   read. */
 static void ranks_nan(void) {
     NEED_DEVICE();
     static const int64_t cuts[] = {0, 130, 256, 400};
@@ -661,7 +665,8 @@ static void ranks_messages(void) {
         said_by_ranks = nullptr;
         CHECK(!said[0].empty() && said[0].size() == said[1].size());
         for (size_t k = 0; k < said[0].size() && k < said[1].size(); k++) {
-            /* what a list holds comes in any order; a number that nobody wrote is what it was */
+            /* what a list holds comes in any order; a number that nobody wrote is what it
+               was */
             const std::vector<char> &a = said[0][k], &b = said[1][k];
             const size_t word = a.size() % 4 ? 1 : 4;
             int64_t open = 0;

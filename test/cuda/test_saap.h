@@ -1,5 +1,5 @@
-/* SANTA_SAAP on the GPU: the index byte for byte as the CPU has it but for rounding, what is read and
-   what comes out against the model of routed.h. For test_cuda.cu. */
+/* SANTA_SAAP on the GPU: the index byte for byte as the CPU has it but for rounding, what is
+   read and what comes out against the model of routed.h. For test_cuda.cu. */
 #include "../routed.h"
 
 /* ------------------------------------------------------------------------------ the index */
@@ -58,8 +58,8 @@ static std::vector<int32_t> index_of(const on_gpu &g) {
     return bytes;
 }
 
-/* Where two indices differ in what they mean: of all ints of a slot and KV head the header, offsets,
-   sorted keys and buckets of keys. Only those whose header has been written. */
+/* Where two indices differ in what they mean: of all ints of a slot and KV head the header,
+   offsets, sorted keys and buckets of keys. Only those whose header has been written. */
 static int64_t index_differs(const routed &x, const int32_t *a, const int32_t *b) {
     const santa_attention &p = x.p.a;
     const int64_t n = x.as.buckets, capacity = p.block_table ? p.max_pages * p.k.shape[1] : p.k.shape[1],
@@ -333,8 +333,8 @@ static void saap_random(void) {
               (long long)rows.seen);
 }
 
-/* A router's two layers by one kernel: as the model has it, and the bits of the kernel for one layer,
-   which takes q of f32. */
+/* A router's two layers by one kernel: as the model has it, and the bits of the kernel for one
+   layer, which takes q of f32. */
 static void saap_layers(void) {
     NEED_DEVICE();
     static const int64_t hidden[] = {128, 1024, 32, 256, 512, 64}, dims[] = {128, 64, 32};
@@ -558,7 +558,8 @@ static void saap_nan(void) {
     }
 }
 
-/* Assign and decode in a graph; every run has the same bits, and each sequence those it has alone. */
+/* Assign and decode in a graph; every run has the same bits, and each sequence those it has
+   alone. */
 static void saap_graphs(void) {
     NEED_DEVICE();
     shape as = shape_make(8, 2, 500, 64, 64);

@@ -1,7 +1,8 @@
-/* Scales of rows of K and V on the GPU, k_scales and v_scales; a part of test_cuda.cu. Random problems,
-   copies of K, vAttention, ranks and steps have them in their own tests, too. */
+/* Scales of rows of K and V on the GPU, k_scales and v_scales; a part of test_cuda.cu. Random
+   problems, copies of K, vAttention, ranks and steps have them in their own tests, too. */
 
-/* Of so many rows of K and V each has a scale that is a power of two; and the same rows multiplied. */
+/* Of so many rows of K and V each has a scale that is a power of two; and the same rows
+   multiplied. */
 struct scaled_pair {
     problem scaled, multiplied;
     explicit scaled_pair(ref_spec s) : scaled(with_scales(s, 2)), multiplied(with_scales(s, 0)) {
@@ -65,7 +66,8 @@ static ref_spec scaled_spec(test_rng *r, int turn) {
     return s;
 }
 
-/* Powers of two change no bit, whatever the method, where both K are read by the same kernels. */
+/* Powers of two change no bit, whatever the method, where both K are read by the same
+   kernels. */
 static void scales_are_factors(void) {
     NEED_DEVICE();
     test_rng r = test_rng_make(902);
@@ -152,7 +154,8 @@ static void scales_with_options(void) {
     }
 }
 
-/* Every type against the CPU: tensor cores and plain loads, pages, one scale for each KV head. */
+/* Every type against the CPU: tensor cores and plain loads, pages, one scale for each KV
+   head. */
 static void scales_match_cpu(void) {
     NEED_DEVICE();
     static const santa_dtype t[][4] = {                     /* q, k, v, scales */
@@ -191,9 +194,9 @@ static void scales_match_cpu(void) {
         }
 }
 
-/* V's scales of any size, in any order, and zeros: each column is right to 1e-5 of what its keys add up to
-   without their signs, or more where scores are large. Weights have 16 bits on tensor cores, where a scale
-   of 1e-20 may be nothing beside one of 1. */
+/* V's scales of any size, in any order, and zeros: each column is right to 1e-5 of what its
+   keys add up to without their signs, or more where scores are large. Weights have 16 bits on
+   tensor cores, where a scale of 1e-20 may be nothing beside one of 1. */
 static void scales_of_any_size(void) {
     NEED_DEVICE();
     test_rng r = test_rng_make(904);
@@ -292,8 +295,8 @@ static void scales_of_short_rows(void) {
         }
 }
 
-/* Scales of rows that are not read: before the window, behind the sequence, of keys that no draw takes;
-   and of those that are. */
+/* Scales of rows that are not read: before the window, behind the sequence, of keys that no
+   draw takes; and of those that are. */
 static void scales_poison(void) {
     NEED_DEVICE();
     static const santa_method all[] = {SANTA_DENSE, SANTA_IID, SANTA_STRAT, SANTA_PROP, SANTA_FLASH,

@@ -19,7 +19,8 @@ struct step_draws {
     }
 };
 
-/* Draws from scores that are the same numbers on both sides: heads whose rows differ are counted. */
+/* Draws from scores that are the same numbers on both sides: heads whose rows differ are
+   counted. */
 static void steps_draw(const std::vector<float> &scores, int64_t batch, int64_t heads, int64_t n,
                        int64_t stride, int64_t q_index, const santa_options &o, const block &on_device,
                        totals *t) {
@@ -333,7 +334,8 @@ static void steps_errors(void) {
     CUDA(cudaDeviceSynchronize());
 }
 
-/* Scores of `heads` heads of all sorts: many and few different ones, none, and some that are not there. */
+/* Scores of `heads` heads of all sorts: many and few different ones, none, and some that are
+   not there. */
 static std::vector<float> selected_scores(int64_t heads, int64_t n) {
     test_rng r = test_rng_make((uint64_t)n);
     std::vector<float> x((size_t)(heads * n));
@@ -349,8 +351,8 @@ static std::vector<float> selected_scores(int64_t heads, int64_t n) {
     return x;
 }
 
-/* The keys that are chosen of given scores, for sets of all sizes: the first ones in descending order,
-   of equal ones the lower key. */
+/* The keys that are chosen of given scores, for sets of all sizes: the first ones in descending
+   order, of equal ones the lower key. */
 static void selected_sets(void) {
     NEED_DEVICE();
     struct { int64_t batch, n; } shapes[] = {{1, 1},     {1, 100},    {1, 3000},

@@ -1,4 +1,5 @@
-/* Types of q, K and V on the GPU, and what is done to scores of each; a part of test_cuda.cu. */
+/* Types of q, K and V on the GPU, and what is done to scores of each; a part of
+   test_cuda.cu. */
 
 /* out and lse against float64, closer than rounding to half of q's bits would bring them. */
 static void check_close(problem &p, const char *what, double most) {
@@ -212,8 +213,8 @@ static void e5m2_infinities(void) {
     }
 }
 
-/* q8_0 and q4_0 in digits, either in K or V; what lies at odd places goes by other kernels. With V of
-   another type only the scores do. */
+/* q8_0 and q4_0 in digits, either in K or V; what lies at odd places goes by other kernels.
+   With V of another type only the scores do. */
 static void blocks_of_32(void) {
     NEED_DEVICE();
     for (santa_dtype k : {SANTA_Q8_0, SANTA_Q4_0})

@@ -45,7 +45,8 @@ struct va_problem : with_copy {
 
 struct va_totals { int64_t heads, keys, budgets, values; };
 
-/* Heads whose fixed keys, budgets, values differ; the last two of heads that do not differ before. */
+/* Heads whose fixed keys, budgets, values differ; the last two of heads that do not differ
+   before. */
 static bool va_compare(va_problem &p, const santa_options &o, va_totals *t) {
     const ref_spec &s = p.spec;
     const double eps = s.out_type == SANTA_F32 ? 0.0 : 2.0 * ref_epsilon(s.out_type),
@@ -231,8 +232,8 @@ static void va_short_rows(void) {
     va_check_totals(t);
 }
 
-/* Heavy tokens where scores are equal, far apart, masked away or too many, in rows so long that they are
-   chosen by a bound from a sample: the CPU's keys, all of them. */
+/* Heavy tokens where scores are equal, far apart, masked away or too many, in rows so long that
+   they are chosen by a bound from a sample: the CPU's keys, all of them. */
 static void va_hard_choices(void) {
     NEED_DEVICE();
     test_rng r = test_rng_make(43);
@@ -301,7 +302,8 @@ static void va_long_rows(void) {
         }
 }
 
-/* NaN and infinity among K: as on the CPU, head by head; a copy that has a NaN is not believed. */
+/* NaN and infinity among K: as on the CPU, head by head; a copy that has a NaN is not
+   believed. */
 static void va_nan(void) {
     NEED_DEVICE();
     test_rng r = test_rng_make(44);
@@ -408,8 +410,8 @@ static void va_poison(void) {
             }
 }
 
-/* A copy whose gains are all NaN, and of those numbers that rank highest: all scores by it are, more than
-   heavy tokens are wanted. */
+/* A copy whose gains are all NaN, and of those numbers that rank highest: all scores by it are,
+   more than heavy tokens are wanted. */
 static void va_spoilt_copy(void) {
     NEED_DEVICE();
     test_rng r = test_rng_make(51);
@@ -423,7 +425,8 @@ static void va_spoilt_copy(void) {
     va_check_totals(t);
 }
 
-/* Rows whose head_dim is no multiple of 8, in K with NaN between them and nothing behind the last. */
+/* Rows whose head_dim is no multiple of 8, in K with NaN between them and nothing behind the
+   last. */
 static void va_odd_rows(void) {
     NEED_DEVICE();
     test_rng r = test_rng_make(48);
@@ -508,8 +511,8 @@ static void va_same_bits(void) {
     }
 }
 
-/* The promise: the denominator is off by more than epsilon in at most delta of all calls, and with the full
-   guarantee the output. Negative control: the base sample alone breaks it. */
+/* The promise: the denominator is off by more than epsilon in at most delta of all calls, and
+   with the full guarantee the output. Negative control: the base sample alone breaks it. */
 static void va_guarantee(void) {
     NEED_DEVICE();
     const int64_t requests = test_quick ? 120 : 6000;
@@ -556,7 +559,8 @@ static void va_guarantee(void) {
             const double share = (double)misses / (double)(4 * requests);
             printf("        %s%s: %.3f of all off by more than a tenth\n", full ? "full" : "denominator",
                    control ? ", base sample alone" : "", share);
-            /* a group's heads share their sample; the reused base sample costs a little: see reuse_bias */
+            /* a group's heads share their sample; the reused base sample costs a little: see
+               reuse_bias */
             if (!control) CHECK(share <= 0.1 + 0.03 + 4.0 * sqrt(0.09 / (double)requests));
             else if (!full) CHECK(share > 0.2);
         }

@@ -453,8 +453,8 @@ static santa_attention api_part(const fuzz_problem *p, int64_t from, int64_t n, 
     return a;
 }
 
-/* The same call with its keys over ranks: each has the same bits, and what one process has, but where a
-   draw moved to a neighbour. */
+/* The same call with its keys over ranks: each has the same bits, and what one process has, but
+   where a draw moved to a neighbour. */
 static int api_check_ranks(fuzz_source *f, const fuzz_spec *spec, const api_result *first) {
     const int64_t ranks = fuzz_between(f, 2, MOST_RANKS), heads = spec->kv_heads * spec->group,
                   samples = spec->o.num_samples ? spec->o.num_samples : 128;
@@ -527,8 +527,8 @@ static int api_check_ranks(fuzz_source *f, const fuzz_spec *spec, const api_resu
             }
         }
         const double range = (high - low) * (s.v_scale > 0.0f ? (double)s.v_scale : 1.0);
-        /* Draws that move: rarely one. A block of coarse weights ends with the rank, and a tile of flash
-           with one draw more draws anew. */
+        /* Draws that move: rarely one. A block of coarse weights ends with the rank, and a tile
+           of flash with one draw more draws anew. */
         const int    is_loose = s.o.stash == SANTA_STASH_U8 || s.o.method == SANTA_FLASH;
         const double moved = s.o.method == SANTA_DENSE ? 0.0 : 2.0 / (double)samples + 0.5 * is_loose;
         for (int64_t c = 0; ok && c < s.dim_v; c++) {

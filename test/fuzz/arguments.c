@@ -452,7 +452,8 @@ static int check_decode(fuzz_call *c) {
     return ok;
 }
 
-/* Wild ranges of a copy of K: only what its size says is written, and only with a status of ok. */
+/* Wild ranges of a copy of K: only what its size says is written, and only with a status of
+   ok. */
 static int check_encode(fuzz_source *s, fuzz_call *c) {
     static unsigned char mine[sizeof copy_data];
     santa_attention a = c->a;
@@ -475,7 +476,8 @@ static int check_encode(fuzz_source *s, fuzz_call *c) {
     return ok;
 }
 
-/* Wild starts, and keys of other shapes: nothing behind the index is written, with any status. */
+/* Wild starts, and keys of other shapes: nothing behind the index is written, with any
+   status. */
 static int check_assign(fuzz_source *s, fuzz_call *c) {
     static int32_t before[sizeof index_data / sizeof *index_data];
     const santa_attention *a = &c->a;

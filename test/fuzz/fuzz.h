@@ -1,13 +1,15 @@
 /* fuzz.h - what the fuzz targets share: bytes as a source of choices, memory between guard
    pages, seeds, and a driver.
 
-   A target is a function from a byte string to 1 when all was right, else 0. It lives three lives:
+   A target is a function from a byte string to 1 when all was right, else 0. It lives three
+   lives:
    - in the test program (test_fuzz.c includes every target), for a moment;
    - as a program of its own, anywhere; files are run, one by one:
          cc -O1 test/fuzz/api.c test/impl.c -lm -o api
          api [--seconds N] [--seed N] [--write-seeds DIRECTORY] [file ...]
    - as a libFuzzer target, see .ci/run:
-         clang -DSANTA_LIBFUZZER -fsanitize=fuzzer,address,undefined test/fuzz/api.c test/impl.c -lm
+         clang -DSANTA_LIBFUZZER -fsanitize=fuzzer,address,undefined test/fuzz/api.c test/impl.c
+         -lm
    Without the test program's harness a failed check prints where and why and aborts. */
 #ifndef SANTA_FUZZ_H
 #define SANTA_FUZZ_H

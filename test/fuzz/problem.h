@@ -647,7 +647,8 @@ static inline void *fuzz_weights(int area, const fuzz_spec *s, santa_dtype type,
     return x;
 }
 
-/* The router of SANTA_SAAP and its index, into which keys come in chunks, sequence by sequence. */
+/* The router of SANTA_SAAP and its index, into which keys come in chunks, sequence by
+   sequence. */
 static inline void fuzz_build_router(fuzz_problem *p) {
     const fuzz_spec *s = &p->s;
     santa_buckets *r = &p->router;

@@ -1,6 +1,6 @@
 /* Broken .saap files: saap_load says what is wrong, or all that it gives can be read and is
-   finite. The first byte says if the file gets the hash that fits it, so that changes reach what
-   lies behind that check. */
+   finite. The first byte says if the file gets the hash that fits it, so that changes reach
+   what lies behind that check. */
 #include "fuzz.h"
 
 static size_t saap_largest; /* bytes asked for at once since it was set to 0 */

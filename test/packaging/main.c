@@ -1,4 +1,5 @@
-/* Decodes with the santa.h that the build found: all rows of V are equal, so every draw gives that row. */
+/* Decodes with the santa.h that the build found: all rows of V are equal, so every draw gives
+   that row. */
 #include <santa.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -71,8 +71,8 @@ int check(void) {
     a.v   = santa_view(v, SANTA_F32, 1, N, KV_HEADS, DIM);
     a.out = santa_view(out, SANTA_F32, 1, 1, HEADS, DIM);
     a.lse = lse;
-    /* all rows of V are equal: every method gives that row, but for those whose weights add up to
-       1 on average only */
+    /* all rows of V are equal: every method gives that row, but for those whose weights add up
+       to 1 on average only */
     for (i = 0; i < N * KV_HEADS * DIM; i++) v[i] = (float)(i % DIM);
     for (m = 0; m < SANTA_METHOD_COUNT; m++) {
         o.method = (santa_method)m;

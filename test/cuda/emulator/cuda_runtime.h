@@ -20,14 +20,14 @@
                                            __CUDA_ARCH__ 900
 
    WHAT IS EMULATED. A CTA's threads are fibers of the one thread that launches, CTAs run one
-   after the other; those of a cluster take turns, each until all its threads wait for the others.
-   Lanes wait in a collective (shuffle, ballot, mma, ldmatrix, __syncwarp, ..) until all lanes of
-   its mask are there. These end a launch with a report on stderr, and cudaErrorLaunchFailure at
-   the next call that waits:
+   after the other; those of a cluster take turns, each until all its threads wait for the
+   others. Lanes wait in a collective (shuffle, ballot, mma, ldmatrix, __syncwarp, ..) until all
+   lanes of its mask are there. These end a launch with a report on stderr, and
+   cudaErrorLaunchFailure at the next call that waits:
      lanes of a warp in different collectives, or in one from different lines; a mask without
      the caller, or with a lane that has left; a shuffle from a lane outside its mask; a barrier
-     that some threads do not reach; threads that wait for ever; accesses beside an allocation or
-     a variable of shared memory (pages that fault); copies and mbarriers at odd addresses; a
+     that some threads do not reach; threads that wait for ever; accesses beside an allocation
+     or a variable of shared memory (pages that fault); copies and mbarriers at odd addresses; a
      bulk copy that nobody waits for; too much shared memory; CTAs of a cluster that wait for
      ever, or a variable of one that has none yet.
    Shared memory is NaN in each CTA before its first use. cp.async and bulk copies happen when
@@ -35,8 +35,8 @@
    cannot touch it. A kernel runs when it is launched, or, in a capture, when the graph is.
 
    WHAT IS NOT: races within a warp's step or between CTAs (but see SANTA_EMULATED_ORDER), CTAs
-   of no cluster that wait for each other, overlap of kernels, caches, memory order. exp, tanh and
-   the like are libm's, sums on tensor cores are in order, in f32.
+   of no cluster that wait for each other, overlap of kernels, caches, memory order. exp, tanh
+   and the like are libm's, sums on tensor cores are in order, in f32.
 
    TO ADD AN INSTRUCTION: its function in >>instructions of santa_cuda.cu, and its twin at the
    end of instructions.h. What one thread does is plain C++. A collective puts its arguments and
@@ -125,8 +125,8 @@ struct graph { std::vector<operation> operations; };
 struct stream { bool blocking = true, capturing = false, invalid = false; graph recorded; };
 struct event { timespec at; };
 
-/* What cudaMalloc and the like gave: pages, between two that cannot be touched. Bytes of the pages that
-   are not the caller's hold POISON. */
+/* What cudaMalloc and the like gave: pages, between two that cannot be touched. Bytes of the
+   pages that are not the caller's hold POISON. */
 struct allocation { char *pages; size_t page_bytes, bytes; cudaMemoryType type; };
 struct runtime_type {
     std::map<uintptr_t, allocation> memory;         /* by its first byte */

@@ -176,8 +176,9 @@ struct behind { u64 *barrier; std::vector<copy> copies; long long bytes; int arr
 /* A variable of shared memory: pages of its own, so that what is behind them faults. */
 struct shared_slot { char *at; size_t bytes; u64 cta; };
 
-/* What a CTA has of its own. In a cluster one runs until all of its threads wait for the others;
-   then another one's takes its place, and its shared memory, which has the same addresses. */
+/* What a CTA has of its own. In a cluster one runs until all of its threads wait for the
+   others; then another one's takes its place, and its shared memory, which has the same
+   addresses. */
 enum { MOST_CTAS = 8 };
 struct cta_state {
     unsigned left = 0, ready_warps = 0, fibers_made = 0, turn = 0;
@@ -486,7 +487,8 @@ inline int barrier(unsigned id, unsigned count, bool vote, int kind, place at) {
     return result;
 }
 
-/* The cluster's barrier: all go on when all threads of its CTAs that have not left are there. */
+/* The cluster's barrier: all go on when all threads of its CTAs that have not left are
+   there. */
 inline void cluster_count() {
     if (!state.arrived || state.arrived < state.live) return;
     state.arrived = 0;
@@ -864,8 +866,8 @@ inline bool run_ctas(dim3 first) {
     return true;
 }
 
-/* Runs the CTAs of a cluster, which are neighbours from `first` on; false if one failed: then all
-   have new threads next time. */
+/* Runs the CTAs of a cluster, which are neighbours from `first` on; false if one failed: then
+   all have new threads next time. */
 inline bool run_cluster(dim3 first) {
     if (run_ctas(first)) return true;
     state.fibers_made = 0;

@@ -373,8 +373,8 @@ inline void store16_at(unsigned to, uint4 x) { memcpy(emulated::shared_pointer(t
 inline void copy_commit() { emulated::close_group(); }
 template <int N> void copy_wait() { emulated::wait_groups(N); }
 
-/* Tensor cores. Row-major A of 16 rows, column-major B of 8 columns; lane 4 r + c has of A rows r and
-   r + 8, of B column r, of the result rows r and r + 8, columns 2c and 2c + 1. */
+/* Tensor cores. Row-major A of 16 rows, column-major B of 8 columns; lane 4 r + c has of A rows
+   r and r + 8, of B column r, of the result rows r and r + 8, columns 2c and 2c + 1. */
 namespace emulated {
 template <typename T> struct product { T *c; unsigned a[4], b[2]; };
 inline float element(unsigned word, int i, __half) {
@@ -495,7 +495,8 @@ inline unsigned transpose(unsigned from, CALLER) {
     return x.to;
 }
 
-/* An mbarrier: the phase's parity, arrivals of a phase, those that are still to come, bytes that are. */
+/* An mbarrier: the phase's parity, arrivals of a phase, those that are still to come, bytes
+   that are. */
 namespace emulated {
 struct mbarrier { unsigned short phase : 1, expected : 15; unsigned short pending; int bytes; };
 static_assert(sizeof(mbarrier) == 8, "as large as the card's");
@@ -576,8 +577,8 @@ inline void barrier_make_for(unsigned at, int arrivals, CALLER) {
 inline void barrier_arrive(unsigned at, CALLER) {
     emulated::barrier_step(emulated::barrier_at(at, HERE("mbarrier.arrive")), 1, 0);
 }
-/* A box of the tensor copy engine by the map that cuda.h's twin has made: pieces of 16 bytes exchanged by
-   their line's place in 1 KB. */
+/* A box of the tensor copy engine by the map that cuda.h's twin has made: pieces of 16 bytes
+   exchanged by their line's place in 1 KB. */
 inline void copy_box(unsigned to, const CUtensorMap *map, int feature, int row, int head, int plane,
                      unsigned barrier, CALLER) {
     const emulated::place where = HERE("cp.async.bulk.tensor");
@@ -610,8 +611,9 @@ template <int N> void products_wait() { }
 template <int N> void products_are(float (&)[N][4]) { }
 
 namespace emulated {
-/* A number in shared memory by a descriptor: lines of 128 bytes whose pieces of 16 are exchanged by the
-   line's place in 1 KB; 8 lines are `groups` bytes apart, chunks of 64 numbers across `chunks`. */
+/* A number in shared memory by a descriptor: lines of 128 bytes whose pieces of 16 are
+   exchanged by the line's place in 1 KB; 8 lines are `groups` bytes apart, chunks of 64 numbers
+   across `chunks`. */
 struct operand {
     unsigned at, chunks, groups;
     operand(u64 x, place where)

@@ -1,4 +1,5 @@
-/* The numbers and vectors of CUDA's headers, see cuda_runtime.h. Rounding is to nearest even. */
+/* The numbers and vectors of CUDA's headers, see cuda_runtime.h. Rounding is to nearest
+   even. */
 #ifndef SANTA_EMULATOR_NUMBERS_H
 #define SANTA_EMULATOR_NUMBERS_H
 #include <cmath>

@@ -1,4 +1,5 @@
-/* What santa_cuda.cu takes of the driver's header: the types of one function, which the runtime finds. */
+/* What santa_cuda.cu takes of the driver's header: the types of one function, which the runtime
+   finds. */
 #ifndef SANTA_STANDIN_CUDA_H
 #define SANTA_STANDIN_CUDA_H
 #include <stdint.h>

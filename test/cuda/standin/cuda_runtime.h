@@ -1,7 +1,8 @@
-/* A stand-in for the CUDA runtime: what the host code of santa_cuda.cu calls, and no more, so that its
-   checks, layouts and launches are tested where there is no GPU and no nvcc. There is no memory behind a
-   device pointer and no kernel runs: calls are held against the rules of the card that it pretends to be,
-   and recorded. Written from the documented behaviour of the runtime. */
+/* A stand-in for the CUDA runtime: what the host code of santa_cuda.cu calls, and no more, so
+   that its checks, layouts and launches are tested where there is no GPU and no nvcc. There is
+   no memory behind a device pointer and no kernel runs: calls are held against the rules of the
+   card that it pretends to be, and recorded. Written from the documented behaviour of the
+   runtime. */
 #ifndef SANTA_STANDIN_CUDA_RUNTIME_H
 #define SANTA_STANDIN_CUDA_RUNTIME_H
 #define SANTA_CUDA_STANDIN
@@ -111,7 +112,8 @@ inline standin_state standin;
 
 enum { STANDIN_DECLARED = 48 << 10 };               /* shared memory that need not be asked for */
 
-/* Called by the kernels: their threads, the shared memory that they declare and what else they need. */
+/* Called by the kernels: their threads, the shared memory that they declare and what else they
+   need. */
 inline void standin_kernel(int threads, size_t declared, size_t dynamic) {
     standin_launch &l = standin.launches.back();
     const size_t total = declared + l.dynamic;
