@@ -85,8 +85,8 @@
    Exact attention reads n rows of K and n rows of V; a sampled method reads n rows of K and at
    most group * num_samples rows of V per KV head. So
    - the gain is at most 2x by bytes when head_dim_v == head_dim, and only when the context is
-     long: with AVX-512 the gather cost what it saved up to n = 8 * num_samples (f32) or 16 *
-     num_samples (fewer bits). options.dense_below = SANTA_AUTO runs shorter rows dense;
+     long: with AVX-512 the gather costs as much as it saves up to n = 8 * num_samples (f32) or
+     16 * num_samples (fewer bits). options.dense_below = SANTA_AUTO runs shorter rows dense;
    - it is a decode method. With many query rows (>>prefill) the union of the sampled rows tends
      to num_samples/(num_samples+1) of all rows under causal attention, and nothing is saved;
    - the error falls like 1/sqrt(num_samples) (iid) or faster (strat, sys), and is largest where
@@ -216,8 +216,8 @@
    - num_threads = t when this file is compiled with -fopenmp.
    Promised: no bit depends on the number of threads or on who did what. Threads may differ in
    speed: each takes the next piece when it is done. Where there are few items, or K is
-   token-major (NHD), they share the keys of a long row (not vattention's, saap's only in few
-   items); parallel_for is then called more than once, for a round of the threads each time.
+   token-major (NHD), they share the keys of a long row (not vattention's; saap's and those of a
+   list of keys only in few items); parallel_for is then called more than once, for a round of the threads each time.
    parallel_for must run every task exactly once before it returns. (A task that is
    dropped is made up for by the others only where the compiler has atomic operations, as
    gcc and clang do.)
@@ -514,10 +514,10 @@
                             head, 4 * num_samples, however many, 40 of what was taken, then the
                             sums. On a GPU 4 * num_samples, then the results, as with exact
                             scores.
-   Refused: saap, sample-attention, lists of keys, a predictor of heavy tokens, dense_below;
-   std_error but of dense, iid, strat, sys and prop with exact scores, where the results take 16
-   bytes and one (iid), two or num_combs times 8 * head_dim_v + 16 more (on a GPU 8 *
-   head_dim_v). stats are each rank's own, but rescued_rows, redone_rows and variances the
+   Refused: saap, sample-attention, lists of keys, a predictor of heavy tokens, dense_below,
+   santa_scores and santa_sample; std_error but of dense, iid, strat, sys and prop with exact
+   scores, where the results take 16 bytes and one (iid), two or num_combs times 8 * head_dim_v
+   + 16 more (on a GPU 8 * head_dim_v). stats are each rank's own, but rescued_rows, redone_rows and variances the
    context's, on every rank.
    Every rank makes the same calls in the same order. A call that returns an error did not meet
    the others, who wait: end the job (examples/sharded_mpi.c does).
@@ -674,7 +674,7 @@ extern "C" {
     X(ERR_PROXY_RANGE,         "from, to or count is negative, or to is below from")                       \
     X(ERR_PROXY_METHOD,        "SANTA_SCORES_PROXY is for sys, prop, pps, top-k and vattention")           \
     X(ERR_PROXY_OPTIONS,                                                                                   \
-      "an entry of options.proxy is below SANTA_NONE, or a limit is NaN or negative")                      \
+      "a count of options.proxy is below SANTA_NONE, or a limit is NaN, or below 0 and not SANTA_NONE")    \
     X(ERR_BACKEND_PROXY,       "this device makes no copy of K")                                           \
     X(ERR_BUCKETS_NULL, "buckets is NULL, or its centroids, weights or index, or the keys to assign")      \
     X(ERR_BUCKETS_SHAPE, "num_buckets is not in [1, 65536] or hidden not in [0, 65536]")                   \
@@ -688,9 +688,10 @@ extern "C" {
     X(ERR_BUCKETS_INDEX,                                                                                   \
       "the index is not aligned to 4 bytes, or not begun for these sizes by santa_buckets_assign")         \
     X(ERR_SAAP_OPTIONS,                                                                                    \
-      "a count of options.saap is below SANTA_NONE, or uniform_share is not in [0, 1]")                    \
+      "a count of options.saap is below SANTA_NONE, uniform_share not in [0, 1], or a flag not 0 or 1")    \
     X(ERR_SAMPLE_ATTENTION,                                                                                \
-      "an alpha not in (0, 1], num_chunks not in [1, 64], block_size not 64 or 128, or dense_above < 0")   \
+      "an alpha above 1, num_chunks not in [0, 64], block_size not 64 or 128, per_head not 0 or 1, or "    \
+      "an alpha or dense_above below 0 and not SANTA_NONE")                                                \
     X(ERR_SAMPLE_CAUSAL, "sample-attention without a mask wants causal = 1 and no context_lens")           \
     X(ERR_SAMPLE_SCORES, "sample-attention wants exact scores")                                            \
     X(ERR_KEY_LIST_SHAPE,                                                                                  \
@@ -881,7 +882,8 @@ typedef struct santa_attention {
        V may have such an order. strat: the same, too large on average but for half of what the
        first and last stratum hold. vAttention: the ratio's linearisation, as blind as its base
        sample. pps, saap: as if the keys had no order, as blind as one comb where V has one. 0
-       for dense. Not for top-k, top-p, saap without draws: their error is bias, not spread.
+       for dense. Not for top-k, top-p, sample-attention, saap without draws: their error is
+       bias, not spread.
        Score noise (Bernoulli) is not in it, nor what a rounded stash moves within a block: pps
        has 0 where all keys are sure, yet is off by that. Infinity when there are too few
        draws, NaN where out has one */
@@ -1008,8 +1010,8 @@ typedef struct santa_proxy_options {
 
 /* SANTA_SAAP. Counts: 0 = default, SANTA_NONE = none. */
 typedef struct santa_saap_options {
-    int64_t num_probes;            /* buckets read whole, 0 = a 32nd of them, at least one, if keys
-                                      are drawn, else a 16th */
+    int64_t num_probes;            /* buckets read whole, 0 = a 32nd of them if keys are drawn, else
+                                      a 16th; at least one */
     int64_t sink_tokens;           /* first keys read exactly, 0 = 4 */
     int64_t local_tokens;          /* last keys read exactly, at least so many, 0 = 64 if keys are
                                       drawn, else 2047 */
@@ -1336,8 +1338,9 @@ SANTADEF size_t santa_buckets_size(const santa_attention *a);
    santa_decode. Work: head_dim * num_buckets multiplications a key; bytes: keys once, the
    centroids once for each 16 keys. On a GPU it only puts kernels on the stream, and the index
    has the same keys in the same order, not the same scratch words, unless a key is as near to
-   two centroids as rounding; what the host cannot see there, a gap or a slot that two sequences
-   have, makes an index that gives NaN. */
+   two centroids as rounding; it does all items at once, and a range of some is an error. What
+   the host cannot see there, a gap or a slot that two sequences have, makes an index that gives
+   NaN. */
 SANTADEF santa_status santa_buckets_assign(const santa_attention *a, const santa_tensor *keys, int64_t from,
                                            const santa_options *o);
 
@@ -2046,7 +2049,7 @@ typedef struct santa__kernels {
    vrow(t, row, c): features c .. of a row of K or V as floats, of e4m3 1/256 of them
    (santa__unit); c a multiple of SANTA__LANES
    vquants(k, q, less, n): products of n <= SANTA__QUANTS blocks of q8_0 and q's int8, added up
-   within each block in any way; less: see below
+   within each block in any way; less: -128 times the sum of q's numbers, see santa__pack_q8
    vscales(k, n): the blocks' scales, in the lanes where vquants has their sums
    vints(p): int8 as floats; vbytes(p, x): stores whole numbers 0 .. 255 as bytes
    vswap(x, n): lane i ^ n in lane i, n = 1, 2, 4 .. below SANTA__LANES
@@ -2092,20 +2095,38 @@ static void santa__pack_bf16(const float *q, int64_t d, int64_t heads, char *pac
     }
 }
 
+/* x as int8 times what is returned; NaN, and zeros, if a number is not finite. n is a multiple
+   of 8: compilers make vectors of eights. */
+static float santa__round_to_bytes(const float *x, int64_t n, char *code) {
+    float most[8] = {0.0f}, top = 0.0f, unit;
+    int64_t c;
+    int bad = 0, k;
+    for (c = 0; c < n; c += 8)
+        for (k = 0; k < 8; k++) {
+            const float size = santa__from_bits(santa__bits(x[c + k]) & 0x7fffffffu);
+            bad |= santa__not_finite(size);
+            most[k] = SANTA__MAX(most[k], size);
+        }
+    for (k = 0; k < 8; k++) top = SANTA__MAX(top, most[k]);
+    unit = bad ? santa__nan() : top / 127.0f;
+    if (bad || !(unit > 0.0f)) { memset(code, 0, (size_t)n); return unit; }
+    for (c = 0; c < n; c += 8)
+        for (k = 0; k < 8; k++) {
+            const double level = (double)x[c + k] / (double)unit + 0.5;
+            int down = (int)level;
+            down -= (double)down > level;
+            code[c + k] = (char)(signed char)(down > 127 ? 127 : down < -127 ? -127 : down);
+        }
+    return unit;
+}
+
 static void santa__pack_q8(const float *q, int64_t d, int64_t heads, char *packed) {
     int64_t b, i;
     for (b = 0; b < d; b += 32) {
         char *x = packed + b / SANTA__PACK_Q8 * heads * SANTA__PACKED_Q8 + b % SANTA__PACK_Q8;
-        float scale = santa__nan(), top = 0.0f;
-        int bad = 0;
+        float scale;
         if (b % SANTA__PACK_Q8 == 0) memset(x, 0, SANTA__PACKED_Q8);
-        for (i = 0; i < 32; i++) {
-            bad |= santa__not_finite(q[b + i]);
-            top = SANTA__MAX(top, (float)fabs((double)q[b + i]));
-        }
-        if (!bad) scale = top / 127.0f;
-        for (i = 0; i < 32 && !bad && scale > 0.0f; i++)
-            x[i] = (char)(signed char)(int)floor((double)q[b + i] / (double)scale + 0.5);
+        scale = santa__round_to_bytes(q + b, 32, x);
         for (i = 0; i < 32; i += 4) {
             const signed char *y = (const signed char *)x + i;
             const int32_t less = -128 * (y[0] + y[1] + y[2] + y[3]);
@@ -3016,7 +3037,7 @@ static int santa__is_bernoulli(const santa_options *o) {
            || o->scores == SANTA_SCORES_BERNOULLI_STRAT;
 }
 
-/* Whether an option is read, by reader. copied: vAttention predicts by a copy, if it asks
+/* Whether an option is read, by reader. is_copied: vAttention predicts by a copy, if it asks
    scores. */
 #define SANTA__READER_LIST(X)                                                                              \
     X(top_p,      o->method == SANTA_TOP_P)                                                                \
@@ -3223,14 +3244,18 @@ static santa_status santa__check_row_scales(const santa_tensor *scales, const sa
     return santa__is_kv_only(scales->dtype) || scales->shape[3] != 1 ? SANTA_ERR_ROW_SCALES : SANTA_OK;
 }
 
+static int64_t santa__table_stride(const santa_attention *a) {
+    return a->block_table_stride ? a->block_table_stride : a->max_pages;
+}
+
 /* How long sequences may be, and what tells their pages. */
 SANTA__ONCE
 static santa_status santa__check_lengths(const santa_attention *a, int64_t batch) {
+    const int64_t stride = santa__table_stride(a);
     if (!a->block_table) return a->k.shape[1] > INT32_MAX ? SANTA_ERR_TOO_LONG : SANTA_OK;
     if (a->max_pages <= 0) return SANTA_ERR_BLOCK_TABLE_SHAPE;
-    if (a->block_table_stride != 0 && a->block_table_stride < a->max_pages)
-        return SANTA_ERR_BLOCK_TABLE_SHAPE;
-    if (santa__mul(santa__mul((uint64_t)batch, (uint64_t)a->block_table_stride), 4) > (uint64_t)PTRDIFF_MAX)
+    if (stride < a->max_pages) return SANTA_ERR_BLOCK_TABLE_SHAPE;
+    if (santa__mul(santa__mul((uint64_t)batch, (uint64_t)stride), 4) > (uint64_t)PTRDIFF_MAX)
         return SANTA_ERR_OVERFLOW;
     if (santa__mul((uint64_t)a->max_pages, (uint64_t)a->k.shape[1]) > INT32_MAX) return SANTA_ERR_TOO_LONG;
     return SANTA_OK;
@@ -3269,9 +3294,8 @@ static santa_status santa__check_shapes(const santa_attention *a) {
 
 /* Whether the pages with a sequence's keys from .. to - 1 are there. */
 static santa_status santa__check_pages(const santa_attention *a, int64_t b, int64_t from, int64_t to) {
-    const int64_t stride = a->block_table_stride ? a->block_table_stride : a->max_pages,
-                  size = a->k.shape[1];
-    const int32_t *row = a->block_table + b * stride;
+    const int64_t size = a->k.shape[1];
+    const int32_t *row = a->block_table + b * santa__table_stride(a);
     int64_t page;
     for (page = from / size; from < to && page * size < to; page++)
         if (row[page] < 0 || row[page] >= a->k.shape[0]) return SANTA_ERR_BLOCK_TABLE;
@@ -3601,7 +3625,7 @@ static int santa__bad_alpha(double alpha) {
 }
 
 /* Whether blocks must be looked at, however few rows there are. */
-static int santa__asks(const santa_sample_attention_options *x) {
+static int santa__wants_blocks(const santa_sample_attention_options *x) {
     return x->mask || x->mask_out || x->audit || x->row_mass;
 }
 
@@ -3614,7 +3638,7 @@ static santa_status santa__check_sparse(const santa_attention *a, const santa_op
     if (!(santa_method_traits(o->method) & SANTA_SPARSE)) return SANTA_OK;
     if (o->scores != SANTA_SCORES_EXACT) return SANTA_ERR_SAMPLE_SCORES;
     if (x->mask || (a->causal && !a->context_lens)) return SANTA_OK;
-    return a->q.shape[1] < SANTA__PREFILL_ROWS && !santa__asks(x) ? SANTA_OK : SANTA_ERR_SAMPLE_CAUSAL;
+    return a->q.shape[1] < SANTA__PREFILL_ROWS && !santa__wants_blocks(x) ? SANTA_OK : SANTA_ERR_SAMPLE_CAUSAL;
 }
 
 static int santa__has_ranks(const santa_options *o) { return o->ranks.count > 1; }
@@ -4107,7 +4131,7 @@ static int santa__is_prefill(const santa_problem *p) {
     const santa_sample_attention_options *x = &p->o.sample_attention;
     if (!santa__has_traits(&p->o, SANTA_EXACT | SANTA_SPARSE)) return 0;
     if (p->o.scores != SANTA_SCORES_EXACT || santa__is_listed(p)) return 0;
-    return p->q_len >= SANTA__PREFILL_ROWS || (santa__has_traits(&p->o, SANTA_SPARSE) && santa__asks(x));
+    return p->q_len >= SANTA__PREFILL_ROWS || (santa__has_traits(&p->o, SANTA_SPARSE) && santa__wants_blocks(x));
 }
 
 /* Blocks of block_size keys that a sequence may have. */
@@ -4135,7 +4159,7 @@ static uint64_t santa__set_bytes(const santa_problem *p) {
 /* Query rows that its first stage may score, in units of SANTA_BLOCK rows. */
 static int64_t santa__sample_units(const santa_problem *p) {
     const int64_t block = p->o.sample_attention.block_size;
-    return (p->o.sample_attention.num_chunks + 1) * block / SANTA_BLOCK;
+    return p->o.sample_attention.num_chunks * block / SANTA_BLOCK;
 }
 
 /* A part of a block's softmax for each sampled query: its largest score, and the mass of its
@@ -4370,7 +4394,7 @@ static int64_t santa__origin(const santa_problem *p) {
 }
 
 /* Whether threads get even shares of so many pieces. */
-static int santa__is_even(int64_t pieces, int64_t threads) { return pieces >= 4 * threads; }
+static int santa__has_many_pieces(int64_t pieces, int64_t threads) { return pieces >= 4 * threads; }
 
 /* Whether threads share the keys of a sequence: if there are so few items that some would wait,
    or if the cache is token-major. Such a cache is read as one stretch of memory only for all
@@ -4387,7 +4411,7 @@ static int santa__is_team(const santa_problem *p, int64_t n) {
     if (santa__items(&p->o) < 2 * threads) return 1;
     return santa__is_token_major(p) && !is_routed
            && (!santa__has_traits(&p->o, SANTA_EXACT | SANTA_SPARSE)
-               || santa__is_even(n / santa__chunk(n), threads));
+               || santa__has_many_pieces(n / santa__chunk(n), threads));
 }
 
 /* KV heads of a sequence that a thread works on together, see santa__queries. A team that is
@@ -4435,7 +4459,7 @@ typedef struct santa__rows {
 
 static santa__rows santa__rows_make(const santa_attention *a, const santa_tensor *t,
                                     const santa_tensor *scales, int64_t batch, int64_t kv_head) {
-    const int64_t stride = a->block_table_stride ? a->block_table_stride : a->max_pages;
+    const int64_t stride = santa__table_stride(a);
     santa__rows r;
     r.scales = scales->data ? scales : NULL;
     r.scale_base = NULL;
@@ -4575,36 +4599,10 @@ static char *santa__proxy_block(const santa_attention *a, const santa__format *f
                                 int64_t kv_head, int64_t j) {
     int64_t at = batch;
     if (a->block_table) {
-        const int64_t stride = a->block_table_stride ? a->block_table_stride : a->max_pages;
-        at = a->block_table[batch * stride + j / a->k.shape[1]];
+        at = a->block_table[batch * santa__table_stride(a) + j / a->k.shape[1]];
         j %= a->k.shape[1];
     }
     return (char *)a->proxy + ((at * a->k.shape[2] + kv_head) * f->blocks + j / f->keys) * f->bytes;
-}
-
-/* x as int8 times what is returned; NaN, and zeros, if a number is not finite. n is a multiple
-   of 8: compilers make vectors of eights. */
-static float santa__round_to_bytes(const float *x, int64_t n, char *code) {
-    float most[8] = {0.0f}, top = 0.0f, unit;
-    int64_t c;
-    int bad = 0, k;
-    for (c = 0; c < n; c += 8)
-        for (k = 0; k < 8; k++) {
-            const float size = santa__from_bits(santa__bits(x[c + k]) & 0x7fffffffu);
-            bad |= santa__not_finite(size);
-            most[k] = SANTA__MAX(most[k], size);
-        }
-    for (k = 0; k < 8; k++) top = SANTA__MAX(top, most[k]);
-    unit = bad ? santa__nan() : top / 127.0f;
-    if (bad || !(unit > 0.0f)) { memset(code, 0, (size_t)n); return unit; }
-    for (c = 0; c < n; c += 8)
-        for (k = 0; k < 8; k++) {
-            const double level = (double)x[c + k] / (double)unit + 0.5;
-            int down = (int)level;
-            down -= (double)down > level;
-            code[c + k] = (char)(signed char)(down > 127 ? 127 : down < -127 ? -127 : down);
-        }
-    return unit;
 }
 
 /* What features are multiplied with before the butterflies: random signs, and what makes these
@@ -4682,7 +4680,7 @@ static santa__rng santa__job_rng(const santa__job *j, uint32_t stream, int64_t x
 
 /* Where results of query x go in lse, std_error and audit. */
 SANTA__ONCE
-static int64_t santa__slot(const santa__job *j, int64_t x) {
+static int64_t santa__result_at(const santa__job *j, int64_t x) {
     return (j->batch * j->p->q_len + santa__row_of(j, x)) * j->p->heads + santa__head(j, x);
 }
 
@@ -4982,6 +4980,7 @@ static void santa__score_block(const santa__job *j, int64_t span, int64_t block,
                     s[i] = SANTA__MASKED;
         }
 }
+
 /* ------------------------------------------------------------ >>mass */
 
 /* Rounds the u of a row as options.stash says. 8 bits: integers 0 .. 255, dithered. first:
@@ -5236,8 +5235,8 @@ static int64_t santa__positions_before(const santa__positions *m, const santa__m
     return edge < x->total ? santa__positions_below(m, edge, 0) : m->s;
 }
 
-/* The next blocks from *b on, before last, that marks fall in, some at a time: hit[k], with the
-   marks up to until[k] - 1. *below: how many marks lie before *b. Returns how many blocks. */
+/* The next blocks from *b on, before last, that positions fall in, some at a time: hit[k], with
+   the positions up to until[k] - 1. *below: how many lie before *b. Returns how many blocks. */
 enum { SANTA__HITS = 32 };
 static int santa__find_hits(const santa__mass *x, const santa__positions *m, int64_t *b, int64_t last,
                             int64_t *below, int64_t to, int64_t *hit, int64_t *until) {
@@ -5252,8 +5251,8 @@ static int santa__find_hits(const santa__mass *x, const santa__positions *m, int
     return hits;
 }
 
-/* Draws at the marks from .. to - 1, in the blocks first .. last - 1. First the blocks that
-   marks fall in, some at a time, so that their weights are on the way here while others are
+/* Draws at the positions from .. to - 1, in the blocks first .. last - 1. First the blocks that
+   positions fall in, some at a time, so that their weights are on the way here while others are
    walked. */
 static void santa__draw_positions(const santa__mass *x, const santa__positions *m, int64_t from, int64_t to,
                                   int64_t first, int64_t last, santa__picks *l) {
@@ -5277,7 +5276,7 @@ static void santa__draw_positions(const santa__mass *x, const santa__positions *
     for (; from < to; from++) santa__picks_add(l, santa__walk_draw(&w, x, santa__position_at(m, from)));
 }
 
-static void santa__draw_marks(const santa__mass *x, const santa__positions *m, santa__picks *l) {
+static void santa__draw_all_positions(const santa__mass *x, const santa__positions *m, santa__picks *l) {
     santa__draw_positions(x, m, santa__positions_before(m, x, x->prefix[0]),
                           santa__positions_before(m, x, x->prefix[x->blocks]), 0, x->blocks, l);
 }
@@ -5308,7 +5307,7 @@ static void santa__draw_iid(const santa_options *o, santa__mass *x, santa__rng *
     santa__draw_words(rng, s, l);
     santa__sort(l->index, s);
     (void)stats;
-    santa__draw_marks(x, &m, l);
+    santa__draw_all_positions(x, &m, l);
     santa__weigh_counts(l, s);
 }
 
@@ -5318,7 +5317,7 @@ static void santa__draw_strat(const santa_options *o, santa__mass *x, santa__rng
     const santa__positions m = santa__positions_make(SANTA__STRATA, s, x->total / (double)s, l->index, 0.0);
     (void)stats;
     santa__draw_words(rng, s, l);
-    santa__draw_marks(x, &m, l);
+    santa__draw_all_positions(x, &m, l);
     santa__weigh_counts(l, s);
 }
 
@@ -5420,7 +5419,7 @@ static void santa__draw_flash(const santa_options *o, santa__mass *x, santa__rng
         rank++;
         m = santa__positions_combs(rng, (uint64_t)((x->first + b) / tile * combs), combs, n, part.total);
         weight = part.total * exp((double)part.m - (double)x->m) / total / (double)n;
-        santa__draw_marks(&part, &m, l);
+        santa__draw_all_positions(&part, &m, l);
         for (i = from; i < l->rows; i++) l->weight[i] = (float)(weight * (double)l->count[i]);
     }
 }
@@ -5469,7 +5468,8 @@ static void santa__size_blocks(santa__mass *x, int64_t heads, int64_t num_sample
 /* Draws keys for some heads together, of which key j is one with probability min(1, num_samples
    max_h p_hj): the first tooth of a comb of step 1 in its interval of that length takes it, so
    only blocks with teeth are looked into again. x: the heads, with units, and what they draw by
-   in the first one's prefix. Head h's weights go to l->weight + h * stride. */
+   in the first one's prefix. Head h's weights go to l->weight + h * stride; of more heads than
+   one stride is l's room, and a row too many is one that the sum of the sizes was rounded up by. */
 static void santa__draw_sized(santa__mass *x, int64_t heads, santa__rng *rng, santa__picks *l,
                               int64_t stride) {
     float size[SANTA_BLOCK];
@@ -5498,6 +5498,7 @@ static void santa__draw_sized(santa__mass *x, int64_t heads, santa__rng *rng, sa
                 const int32_t key = santa__walk_draw(&w, &part, santa__position_at(&m, from));
                 const int64_t i = key - part.first * x->block;
                 const float pi = (float)SANTA__MIN((double)size[i] / w.scale, 1.0);
+                if (rows && rows == stride && key != l->index[rows - 1]) continue;
                 santa__picks_add(l, key);
                 if (l->rows == rows) continue;
                 x->chance[rows] = pi;
@@ -5823,8 +5824,8 @@ static void santa__write(const santa__job *j, int64_t x, float *acc, float lse, 
         if (santa__is_nan(y)) std_error = y;
         santa__store(t->dtype, p + c * t->stride[3] * size, y);
     }
-    if (j->p->a.lse) j->p->a.lse[santa__slot(j, x)] = lse;
-    if (j->p->a.std_error) j->p->a.std_error[santa__slot(j, x)] = std_error;
+    if (j->p->a.lse) j->p->a.lse[santa__result_at(j, x)] = lse;
+    if (j->p->a.std_error) j->p->a.std_error[santa__result_at(j, x)] = std_error;
 }
 
 static const float *santa__sink(const santa__job *j, int64_t x) {
@@ -6394,7 +6395,7 @@ static void santa__add_to_set(double *set, double weight, const float *row, int6
    first and the last row. */
 static void santa__error_part(const santa__job *j, int64_t x, const santa__picks *l, double share) {
     const int64_t dv = j->v.dim, combs = j->o->num_combs;
-    double *e = j->errors + santa__slot(j, x) * santa__error_doubles(j->o, dv), *set = e + 2;
+    double *e = j->errors + santa__result_at(j, x) * santa__error_doubles(j->o, dv), *set = e + 2;
     float *row = SANTA__PART(float, j, row_a), *other = SANTA__PART(float, j, row_b), *swap;
     double last = 0.0;
     int64_t i, r, c, at = l->before;
@@ -6519,6 +6520,7 @@ static void santa__pick_and_gather(santa__job *j, int64_t span, int64_t from, in
     }
     for (i = 0; i < j->rows; i++) j->stats->k_rows_read += santa__keys_of(j->range[i]);
 }
+
 /* ------------------------------------------------------------ >>sizes */
 
 /* Estimate of sqrt(E|out - exact|^2) for one head: each key but the sure ones differs from the
@@ -6608,7 +6610,7 @@ static void santa__gather_shared(const santa__job *j, int64_t x0, int64_t group,
             const santa__mass *m = &mass[h + x];
             const int has_error = j->p->a.std_error && m->total > 0.0;
             if (sure) {
-                memcpy(sure + santa__slot(j, x0 + h + x) * (dv + 2), sum + x * dv,
+                memcpy(sure + santa__result_at(j, x0 + h + x) * (dv + 2), sum + x * dv,
                        (size_t)dv * sizeof *sum);
                 continue;
             }
@@ -6697,7 +6699,7 @@ static void santa__gather_parts(const santa__job *j, int64_t x0, int64_t heads, 
     part.rows = l->rows - open;
     santa__gather_shared(j, x0, heads, mass, &part, j->sure);
     for (h = 0; h < heads; h++) {
-        float *sums = j->sure + (santa__slot(j, x0 + h) + 1) * (j->v.dim + 2) - 2;
+        float *sums = j->sure + (santa__result_at(j, x0 + h) + 1) * (j->v.dim + 2) - 2;
         double sum[2] = {0.0, 0.0};
         for (i = 0; i < l->rows; i++) sum[i < open] += (double)l->weight[h * stride + i];
         sums[0] = (float)sum[0];
@@ -7691,7 +7693,7 @@ static int64_t santa__va_predict(santa__va *x, int64_t g, int64_t want) {
     float *q = SANTA__PART(float, j, row_a);
     int64_t count;
     if (v->heavy_index)
-        return santa__va_mark(x, v->heavy_index + santa__slot(j, g) * v->heavy_stride, v->heavy_tokens);
+        return santa__va_mark(x, v->heavy_index + santa__result_at(j, g) * v->heavy_stride, v->heavy_tokens);
     santa__load_query(j, &j->p->a.q, g, q);
     /* -1, no key: the predictor may return more than it writes */
     memset(x->list, 0xff, (size_t)want * sizeof *x->list);
@@ -7893,7 +7895,7 @@ static void santa__va_write_head(santa__va *x, int64_t g, int64_t budget) {
         audit->denominator = total + santa__sink_mass(santa__sink(j, g), m);
         audit->max_score = m;
     } else santa__va_rescale_audit(audit, m);
-    if (j->o->vattention.audit) j->o->vattention.audit[santa__slot(j, g)] = *audit;
+    if (j->o->vattention.audit) j->o->vattention.audit[santa__result_at(j, g)] = *audit;
 
     lse = santa__lse((float)m, total, santa__sink(j, g), &share);
     for (c = 0; c < j->v.dim; c++)
@@ -8696,7 +8698,7 @@ static int64_t santa__next_rows(santa__job *j, int64_t span, int64_t q) {
         for (x = 0; x < j->queries && keys == 0; x++) {
             santa__write_empty(&j[h], x);
             if (j->o->vattention.audit && santa__has_traits(j->o, SANTA_ADAPTS))
-                memset(j->o->vattention.audit + santa__slot(&j[h], x), 0, sizeof(santa_audit));
+                memset(j->o->vattention.audit + santa__result_at(&j[h], x), 0, sizeof(santa_audit));
         }
     }
     return rows;
@@ -8819,7 +8821,7 @@ static void santa__run_phase(santa__team *team, const santa__phase *phase) {
     team->phase = phase;
     team->pieces = phase->pieces(j);
     team->together = phase->is_joint && santa__is_token_major(&team->call->p)
-                     && santa__is_even(team->pieces, j->o->num_threads) ? team->jobs : 1;
+                     && santa__has_many_pieces(team->pieces, j->o->num_threads) ? team->jobs : 1;
     santa__run_tasks(j->o, &team->call->pieces,
                      (team->jobs + team->together - 1) / team->together * team->pieces, santa__team_task,
                      team);
@@ -9077,13 +9079,16 @@ static void santa__count_tiles(const santa__said *x, const int64_t *inner, int64
     }
 }
 
+/* The bytes of all ranks from each one's own, which must come back as they were: what a rank draws
+   by counts what it has. */
+static int santa__meets(const santa_ranks_options *r, const void *mine, size_t bytes, void *all) {
+    return r->all_gather(r->user, mine, bytes, all, NULL) == 0
+           && memcmp((const char *)all + (size_t)r->rank * bytes, mine, bytes) == 0;
+}
+
 /* Whether the other ranks were met. */
 static int santa__tell(santa__team *team, const void *mine, size_t bytes, void *all) {
-    const santa_ranks_options *ranks = &team->call->p.o.ranks;
-    /* what it draws by must count what this rank has */
-    if (ranks->all_gather(ranks->user, mine, bytes, all, NULL) != 0
-        || memcmp((const char *)all + (size_t)ranks->rank * bytes, mine, bytes) != 0)
-        team->has_failed = 1;
+    team->has_failed |= !santa__meets(&team->call->p.o.ranks, mine, bytes, all);
     return !team->has_failed;
 }
 
@@ -9145,7 +9150,7 @@ static void santa__meet_query(const santa__call *call, const santa__job *j, int6
     met->whole = santa__share_of(said, -1);
     c->by_mass = j->o->method == SANTA_TOP_P;
     c->want = c->by_mass ? j->o->top_p * whole->total : (double)j->o->num_samples;
-    call->p.a.lse[santa__slot(j, x)] =
+    call->p.a.lse[santa__result_at(j, x)] =
         whole->bad ? santa__nan() : santa__lse(whole->m, whole->total, santa__sink(j, x), &keys_share);
 }
 
@@ -9660,9 +9665,9 @@ static void santa__va_write_part(santa__va *x, int64_t g) {
                              : 0.0f;
     santa__write(j, g, fixed->bad || sample->bad ? NULL : acc,
                  total > 0.0 ? (float)(m + log(total)) : santa__neg_inf(), 0.0f);
-    j->p->a.lse[j->p->batch * j->p->q_len * j->p->heads + santa__slot(j, g)] = (float)m;
+    j->p->a.lse[j->p->batch * j->p->q_len * j->p->heads + santa__result_at(j, g)] = (float)m;
     if (!audit) return;
-    audit += santa__slot(j, g);
+    audit += santa__result_at(j, g);
     memset(audit, 0, sizeof *audit);
     if (x->all == 0) return;
     santa__va_audit(x, &x->head[g].audit, x->budget);
@@ -10107,7 +10112,7 @@ static void santa__panels_end(santa__prefill *x, const int64_t *read) {
         for (c = 0; c < j->plan->dv; c++)
             acc[c] = x->d[i] > 0.0 ? (float)((double)out[c * SANTA__PANEL] * scale) : 0.0f;
         santa__write(j, l->x, l->bad & SANTA__BAD_READ ? NULL : acc, lse, 0.0f);
-        if (x->tally_m && mass) mass[santa__slot(j, l->x)] = santa__row_mass(x, i);
+        if (x->tally_m && mass) mass[santa__result_at(j, l->x)] = santa__row_mass(x, i);
         j->stats->rows++;
         j->stats->v_rows_head += l->read;
         if (l->x % j->group) continue;
@@ -10851,7 +10856,6 @@ static void santa__join_audits(santa_audit *audit, const santa_problem *p, const
 SANTA__ONCE
 static santa_status santa__run_ranks(santa__call *call) {
     const santa_problem p = call->p;
-    const santa_ranks_options *ranks = &p.o.ranks;
     const santa__meeting at = santa__meeting_of(&p);
     const int64_t dv = p.head_dim_v, rows = p.batch * p.q_len * p.heads;
     const int64_t floats = (int64_t)santa__part_floats(&p);
@@ -10873,7 +10877,7 @@ static santa_status santa__run_ranks(santa__call *call) {
     s = santa__run(call);
     call->p = p;
     if (s != SANTA_OK) return s;
-    if (ranks->all_gather(ranks->user, part, (size_t)floats * sizeof *part, all, NULL) != 0)
+    if (!santa__meets(&p.o.ranks, part, (size_t)floats * sizeof *part, all))
         return SANTA_ERR_RANKS_EXCHANGE;
     for (i = 0; i < rows; i++) {
         const int64_t h = i % p.heads, q = i / p.heads % p.q_len, b = i / p.heads / p.q_len,
@@ -11125,6 +11129,8 @@ SANTADEF santa_status santa_buckets_assign(const santa_attention *a, const santa
     if (a->k.device != SANTA_CPU) {
         const santa_backend *backend = santa__backends[a->k.device];
         if (!backend) return SANTA_ERR_NO_BACKEND;
+        items = keys->shape[0] * keys->shape[2];
+        if (o->item_begin != 0 || (o->item_end != 0 && o->item_end != items)) return SANTA_ERR_ITEMS;
         return backend->buckets_assign ? backend->buckets_assign(a, keys, from, o->stream)
                                        : SANTA_ERR_BACKEND_BUCKETS;
     }
@@ -11191,7 +11197,7 @@ static int santa__to_unit(const double *x, int64_t d, float *centroid) {
 
 static uint64_t santa__kmeans_bytes(int64_t n, int64_t d, int64_t buckets) {
     const uint64_t ids = santa__mul((uint64_t)n, 2) / 64 * 64 + 64;
-    return santa__add(santa__add(ids, santa__mul(8 * (uint64_t)buckets, (uint64_t)d + 1)), 64);
+    return santa__add(santa__add(ids, santa__mul(8 * (uint64_t)buckets, (uint64_t)d)), 64);
 }
 
 static santa_status santa__check_kmeans(int64_t n, int64_t d, int64_t buckets) {
@@ -11298,6 +11304,7 @@ SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options
     if (!scores) return SANTA_ERR_NULL_ARGUMENT;
     if ((s = santa__check_step(a, batch, q_index, kv_head)) != SANTA_OK) return s;
     if (a->key_list) return SANTA_ERR_KEY_LIST_METHOD;
+    if (santa__has_ranks(o)) return SANTA_ERR_RANKS_METHOD;
     len = santa__seq_len(a, batch);
     if (scores_stride < len) return SANTA_ERR_CAPACITY;
     if (santa__mul(santa__mul((uint64_t)call.p.group, (uint64_t)scores_stride), sizeof *scores)

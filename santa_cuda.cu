@@ -477,7 +477,6 @@ struct params {
     i64 *means;                                     /* [5]: sums of earlier parts, see mean_sum; or NULL */
 };
 
-
 /* -------------------------------------------------------------------------- >>shared-memory */
 
 /* What a CTA of each kernel needs of shared memory: the kernels declare it, the launches ask
@@ -623,7 +622,7 @@ struct flash {
         float2 sums[KEPT * PORTION];                /* p.block_sums of this head */
         u64 key;                                    /* row_key */
     };
-    i64 from;                                       /* rank of the first flash tile in tile_of */
+    i64 from;                                       /* order of the first flash tile in tile_of */
     int groups;                                     /* flash tiles that have mass */
 
     __device__ static const float2 *copied(memory &s, bool fits);
@@ -715,10 +714,9 @@ struct combine_memory {
     float sums[4][128];
 };
 
+enum { COPY_DIM = 512 };                            /* head_dim of a copy at most: 16 features a lane */
 /* k_encode: rotated mean of a block, its rows' scales, signs of the rotation, keys that are not
    finite. */
-/* head_dim of a copy at most: 32 lanes, 16 features each */
-enum { COPY_DIM = 512 };
 struct copy_memory {
     float centre[COPY_DIM], scale[BLOCK];
     unsigned signs[COPY_DIM / 32];
@@ -787,10 +785,10 @@ enum { FILL_PARTS = 16 };                           /* CTAs of a KV head's list,
 enum { CHOOSE_WORDS = 12288 };                      /* of a set's bits beside it, at most */
 static_assert(sizeof(choose_memory) + 8 * CHOOSE_ROOM + 1024 <= LEAST_SHARED, "not on every card");
 
+enum { RING_SLOTS = 4, PROXY_CTAS = 2 };
+enum { PROXY_STEPS = 8 };                           /* blocks of a warp in a long stream's CTA */
 /* k_proxy_scores: a barrier for each slot of a warp's ring; q in two parts of 8 bits. The ring
    is beside it. */
-/* blocks of a warp in a long stream's CTA */
-enum { RING_SLOTS = 4, PROXY_CTAS = 2, PROXY_STEPS = 8 };
 struct proxy_scores_memory {
     u64 full[SCORE_WARPS][RING_SLOTS];
     signed char q[2][PASS_HEADS][PROXY_DIM];
@@ -1116,10 +1114,10 @@ __device__ __forceinline__ void launch_dependents() {
 
 /* CTAs of a cluster: a barrier of all their threads, and the same variable of another one. */
 #if __CUDA_ARCH__ >= 900
-__device__ __forceinline__ int cluster_rank() {
-    int rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
+__device__ __forceinline__ int cta_in_cluster() {
+    int cta;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(cta));
+    return cta;
 }
 __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
@@ -1129,17 +1127,17 @@ __device__ __forceinline__ void cluster_arrive() {
     asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
-template <typename T> __device__ __forceinline__ T *of_rank(T *at, int rank) {
+template <typename T> __device__ __forceinline__ T *in_cta(T *at, int cta) {
     u64 other;
-    asm("mapa.u64 %0, %1, %2;" : "=l"(other) : "l"((u64)at), "r"(rank));
+    asm("mapa.u64 %0, %1, %2;" : "=l"(other) : "l"((u64)at), "r"(cta));
     return (T *)other;
 }
 #else
-__device__ __forceinline__ int cluster_rank() { return 0; }
+__device__ __forceinline__ int cta_in_cluster() { return 0; }
 __device__ __forceinline__ void cluster_sync() { __syncthreads(); }
 __device__ __forceinline__ void cluster_arrive() { }
 __device__ __forceinline__ void cluster_wait() { }
-template <typename T> __device__ __forceinline__ T *of_rank(T *at, int) { return at; }
+template <typename T> __device__ __forceinline__ T *in_cta(T *at, int) { return at; }
 #endif
 
 /* Copies to shared memory that go on by themselves, in groups of a thread. */
@@ -2874,7 +2872,7 @@ __device__ __forceinline__ void copy_keys(const params &p, const cursor &x, int 
         }
         return;
     }
-const auto both = [&](auto copy) {
+    const auto both = [&](auto copy) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const char *from = x.base + (i64)min(max(first + h, x.begin), x.end - 1) * p.k_row;
@@ -3449,7 +3447,7 @@ __device__ __forceinline__ i64 ratio(i64 a, i64 b) {
 
 /* The r-th of T flash tiles with mass has draws [floor(S r / T), floor(S (r + 1) / T)), or one
    when S < T, of each comb: whose a draw is. */
-__device__ __forceinline__ i64 flash_rank(const params &p, int groups, i64 draw) {
+__device__ __forceinline__ i64 flash_order(const params &p, int groups, i64 draw) {
     if (p.combs > 1) draw = ratio(draw, p.combs);
     return p.each >= groups ? ratio((draw + 1) * groups + p.each - 1, p.each) - 1 : draw;
 }
@@ -3460,7 +3458,7 @@ __device__ __noinline__ place find_in_tile(const params &p, const rank_share &wh
                                            int draw) {
     const i64 row = (i64)x.b * p.heads + x.head;
     const tiles_of_ranks &tiles = p.tiles_met[row];
-    const i64 s = p.each, at_draw = tiles.first_draw + draw, r = flash_rank(p, tiles.all, at_draw);
+    const i64 s = p.each, at_draw = tiles.first_draw + draw, r = flash_order(p, tiles.all, at_draw);
     i64 lo_draw = 0, hi_draw = 0;
 #pragma unroll 1
     for (i64 x = r; x <= r + 1; x++) {
@@ -3516,8 +3514,8 @@ __device__ __forceinline__ place comb_over_ranks::find(const params &p, scan_mem
     return at;
 }
 
-/* Lists the flash tiles that have mass (see santa.h) in order, from the one of rank `from` on
-   as many as the list can hold; returns how many there are in all. */
+/* Lists the flash tiles that have mass (see santa.h) in order, from number `from` on as many as
+   the list can hold; returns how many there are in all. */
 __device__ __forceinline__ int flash_list(const params &p, scan_memory<flash> &s, const gather_head &x,
                                           i64 from) {
     const int count = x.sum.count ? (x.first + x.sum.count - 1) / p.flash_blocks + 1 : 0;
@@ -3530,8 +3528,8 @@ __device__ __forceinline__ int flash_list(const params &p, scan_memory<flash> &s
         for (int t = max(f * p.flash_blocks - x.first, 0);
              f < count && t < min((f + 1) * p.flash_blocks - x.first, x.sum.count); t++)
             has |= x.sum[t].x - x.m > -87.0f * LOG2E;
-        double found, rank = cta_scan<GATHER_WARPS>(has ? 1.0 : 0.0, s.scratch, &found);
-        const i64 at = groups + (int)rank - 1 - from;
+        double found, order = cta_scan<GATHER_WARPS>(has ? 1.0 : 0.0, s.scratch, &found);
+        const i64 at = groups + (int)order - 1 - from;
         if (has && at >= 0 && at < KEPT * PORTION) s.pick.tile_of[at] = f;
         groups += (int)found;
     }
@@ -3561,7 +3559,7 @@ __device__ __forceinline__ void flash::settle(const params &p, scan_memory<flash
     from = x.fits ? 0 : x.portion * PORTION / p.combs;
     groups = flash_list(p, s, x, from);
     if (!x.fits && p.each >= groups) {
-        from = flash_rank(p, groups, x.portion * PORTION);
+        from = flash_order(p, groups, x.portion * PORTION);
         flash_list(p, s, x, from);
     }
     mine = portion_of(max(p.each, groups) * p.combs, x.portion);
@@ -3569,7 +3567,7 @@ __device__ __forceinline__ void flash::settle(const params &p, scan_memory<flash
 
 __device__ __forceinline__ place flash::find(const params &p, scan_memory<flash> &mem, const gather_head &x,
                                              int draw) {
-    const i64 s = p.each, r = flash_rank(p, groups, draw);
+    const i64 s = p.each, r = flash_order(p, groups, draw);
     const i64 lo_draw = (s >= groups ? ratio(s * r, groups) : r) * p.combs,
               hi_draw = (s >= groups ? ratio(s * (r + 1), groups) : r + 1) * p.combs;
     const int f = mem.pick.tile_of[r - from];
@@ -3598,7 +3596,7 @@ __device__ __forceinline__ place flash::find(const params &p, scan_memory<flash>
 
 /* What a rank knows of a head's mass among all, or of that of one of flash's tiles. The same
    arithmetic on every rank: they agree where one's part ends. */
-__device__ __noinline__ rank_share share_of(const params &p, i64 row, double tile = -1.0) {
+__device__ __noinline__ rank_share rank_share_of(const params &p, i64 row, double tile = -1.0) {
     rank_share x = { 0.0, 0.0, 0.0, MASKED };
     const auto said = [&](int r) {                  /* by rank r; of a tile that it does not have NULL */
         const double *const one = p.rank_masses + ((i64)r * p.batch * p.heads + row) * p.mass_doubles;
@@ -3661,7 +3659,7 @@ __global__ void __launch_bounds__(PORTION, 4) k_gather(const __grid_constant__ p
     wait_for_previous();                            /* from here on the scores are complete */
     launch_dependents();                            /* of launch_short */
     const bool over_ranks = Pick::OVER_RANKS && p.ranks;
-    if (over_ranks && tid == 0) s.share = share_of(p, row);
+    if (over_ranks && tid == 0) s.share = rank_share_of(p, row);
 
     /* 1 */
     pick.recall(s);
@@ -3997,21 +3995,21 @@ __device__ __forceinline__ joined_splits join_splits(float top, float mass, bool
    of the cluster come here. */
 __device__ __forceinline__ void join_in_cluster(const params &p, const float *own, i64 pitch, int b,
                                                 int head, int heads, int count) {
-    const int lane = threadIdx.x & 31, warp = this_warp(), rank = cluster_rank(), ranks = (int)gridDim.x;
+    const int lane = threadIdx.x & 31, warp = this_warp(), cta = cta_in_cluster(), ctas = (int)gridDim.x;
     cluster_sync();
     if (warp < heads) {
         own += warp * pitch;
-        const float *const mine = of_rank(own, min(lane, ranks - 1)) + p.dv;
+        const float *const mine = in_cta(own, min(lane, ctas - 1)) + p.dv;
         const bool has = lane < count;
         const joined_splits x = join_splits(has ? mine[0] : MASKED, has ? mine[1] : 0.0f, has);
-        write_joined<false>(p, b, head + warp, x.top, x.all, lane == 0 && rank == 0, [&](auto finish) {
+        write_joined<false>(p, b, head + warp, x.top, x.all, lane == 0 && cta == 0, [&](auto finish) {
 #pragma unroll 1
-            for (int first = 32 * rank; first < p.dv; first += 32 * ranks) {
+            for (int first = 32 * cta; first < p.dv; first += 32 * ctas) {
                 const int k = first + lane;
                 float y[MOST_CLUSTER], sum = 0.0f;
 #pragma unroll
                 for (int z = 0; z < MOST_CLUSTER; z++)
-                    y[z] = z < count && k < p.dv ? of_rank(own, z)[k] : 0.0f;
+                    y[z] = z < count && k < p.dv ? in_cta(own, z)[k] : 0.0f;
 #pragma unroll
                 for (int z = 0; z < MOST_CLUSTER; z++) {
                     const float weight = __shfl_sync(FULL, x.weight, z);
@@ -4041,7 +4039,6 @@ __device__ __forceinline__ void join_in_cluster(const params &p, const float *ow
    run at the speed of reading K and V.
    Barriers: for q; at the end all warps must be through with the ring, where their sums go
    then; for these, in write_split. */
-
 __global__ void __launch_bounds__(DENSE_WARPS * 32, 2) k_dense_plain(const __grid_constant__ params p) {
     enum { GS = PASS_HEADS, COLUMNS = 2 * PLAIN_NUMBERS };
     DYNAMIC_SHARED(memory);
@@ -5833,7 +5830,7 @@ __device__ __forceinline__ void screen_pair(const params &p, unsigned at, unsign
 
 /* Copies by all threads of a group, which arrive by themselves; only what is to be looked at is
    waited for. */
-__device__ __forceinline__ void copy_blocks(const params &p, const tile &t, const places &at,
+__device__ __forceinline__ void copy_pairs(const params &p, const tile &t, const places &at,
                                             groups_memory &s) {
     block_list list = list_of(p, t);
     const copier k_rows(p, t, true, 0), v_rows(p, t, false, 0);
@@ -6051,7 +6048,7 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
             barrier_after_copies(at.queries);
         }
         if (boxes) send_boxes<MANY>(p, t, number, end, at, s);
-        else copy_blocks(p, t, at, s);
+        else copy_pairs(p, t, at, s);
     } else if (group < working) {
         more_registers<224>();
         const float factor = p.scale * LOG2E;
@@ -6486,9 +6483,9 @@ __global__ void __launch_bounds__(256) k_select(const __grid_constant__ params p
             const int i = 32 * w + lane;
             const unsigned bits = i < n ? __float_as_uint(mass[i]) : 0u;
             const unsigned equal = __ballot_sync(FULL, i < n && bits == least && taken > 0);
-            const unsigned rank = before + __popc(equal & ((1u << lane) - 1u));
+            const unsigned order = before + __popc(equal & ((1u << lane) - 1u));
             const bool in = i < n && (all || (least != 0xffffffffu && bits > least)
-                                      || (equal >> lane & 1u && rank < taken));
+                                      || (equal >> lane & 1u && order < taken));
             const unsigned word = __ballot_sync(FULL, in);
             before += __popc(equal);
             count += __popc(word);
@@ -6952,10 +6949,10 @@ __global__ void __launch_bounds__(PORTION) k_rank_tiles(const __grid_constant__ 
     const int first = begin / BLOCK, blocks = begin < end ? (end - 1) / BLOCK + 1 - first : 0,
               origin = p.first_key / BLOCK + first;
     const float2 *sums = p.block_sums + row * p.blocks + first;
-    const float least = share_of(p, row).m - 87.0f * LOG2E;
+    const float least = rank_share_of(p, row).m - 87.0f * LOG2E;
     tiles_of_ranks &met = p.tiles_met[row];
     const auto has_mass = [&](int f) {              /* of a tile that other ranks may have keys of */
-        return share_of(p, row, (double)f).m > least;
+        return rank_share_of(p, row, (double)f).m > least;
     };
     if (p.rank_step == LIST) {
         const int from = origin / p.flash_blocks, to = blocks ? (origin + blocks - 1) / p.flash_blocks : -1;
@@ -6969,8 +6966,8 @@ __global__ void __launch_bounds__(PORTION) k_rank_tiles(const __grid_constant__ 
 #pragma unroll 1
                 for (int i = 0; f < to && i < p.flash_blocks; i++)
                     has |= sums[f * p.flash_blocks - origin + i].x > least;
-            double all, rank = cta_scan<GATHER_WARPS>(has ? 1.0 : 0.0, s.scratch, &all);
-            if (has) p.tile_list[row * p.max_tiles + here + (int)rank - 1] = f;
+            double all, order = cta_scan<GATHER_WARPS>(has ? 1.0 : 0.0, s.scratch, &all);
+            if (has) p.tile_list[row * p.max_tiles + here + (int)order - 1] = f;
             here += (int)all;
             inner += __syncthreads_count(has && f != from && f != to);
         }
@@ -6981,7 +6978,7 @@ __global__ void __launch_bounds__(PORTION) k_rank_tiles(const __grid_constant__ 
 #pragma unroll 1
         for (int i = 0; i < 2 && to >= 0; i++) {
             met.tile[i] = i ? to : from;
-            met.edge[i] = share_of(p, row, (double)met.tile[i]);
+            met.edge[i] = rank_share_of(p, row, (double)met.tile[i]);
         }
         return;
     }
@@ -7244,7 +7241,7 @@ __device__ __noinline__ void error_of_rank(const params &p, error_memory &s, int
     some = __syncthreads_or(some);
     total = cta_joined(total, s, [](double x, double y) { return x + y; });
     if (tid || !some) return;
-    const rank_share all = share_of(p, row);
+    const rank_share all = rank_share_of(p, row);
     e[0] = sink_share(p, head, all.m, all.total) * p.per_sample * fabs((double)p.v_scale);
     e[1] = total;
 }
@@ -8046,12 +8043,12 @@ struct team {
     i64 row;                                        /* its number */
     proxy_range range;                              /* from .. to - 1 are drawn from */
     int first, blocks, part_blocks;                 /* of these; of a part of them */
-    int rank, parts, lo, hi;                        /* this CTA's: parts, blocks */
+    int cta, parts, lo, hi;                        /* this CTA's: parts, blocks */
 };
 
 __device__ __forceinline__ team team_of(const params &p) {
     team t;
-    t.rank = cluster_rank();
+    t.cta = cta_in_cluster();
     t.parts = DRAW_PARTS >> p.cluster_shift;
     t.b = (int)blockIdx.y;
     t.heads = p.together;
@@ -8068,13 +8065,13 @@ __device__ __forceinline__ team team_of(const params &p) {
     t.first = t.range.from / BLOCK;
     t.blocks = some ? (t.range.to - 1) / BLOCK + 1 - t.first : 0;
     t.part_blocks = (t.blocks + DRAW_PARTS - 1) / DRAW_PARTS;
-    t.lo = min(t.rank * t.parts * t.part_blocks, t.blocks);
-    t.hi = min((t.rank + 1) * t.parts * t.part_blocks, t.blocks);
+    t.lo = min(t.cta * t.parts * t.part_blocks, t.blocks);
+    t.hi = min((t.cta + 1) * t.parts * t.part_blocks, t.blocks);
     return t;
 }
 
 /* The CTA of the cluster that has a part. */
-__device__ __forceinline__ int rank_of(const params &p, int part) {
+__device__ __forceinline__ int cta_of_part(const params &p, int part) {
     return part * (1 << p.cluster_shift) / DRAW_PARTS;
 }
 
@@ -8100,7 +8097,7 @@ __device__ __forceinline__ void load_slice(const params &p, rows_memory &s, cons
 }
 
 /* The share that the draw gives a key in a head: its mass times its block's unit. */
-__device__ __forceinline__ float share_of(const params &p, i64 row, int j) {
+__device__ __forceinline__ float drawn_share_of(const params &p, i64 row, int j) {
     const i64 block = row * p.blocks + j / BLOCK, at = block * BLOCK + j % BLOCK;
     const float unit = __ldcg(p.share_units + block);
     float mass;
@@ -8207,7 +8204,7 @@ __device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const
                     copy16_or_zero((uint4 *)(mine + k_bytes + i), p.v + at_v + (have ? i : 0), have);
                 copy_commit();
             } else if (j >= 0 && has_v) s.at[e0] = at_v;
-            const float guess = mode != ALWAYS && j >= 0 ? share_of(p, t.row + h, j) : 0.0f;
+            const float guess = mode != ALWAYS && j >= 0 ? drawn_share_of(p, t.row + h, j) : 0.0f;
             float dot = 0.0f;
             copy_wait<0>();
             __syncwarp();
@@ -8346,7 +8343,7 @@ __device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const
                 to[0] = s.high[tid];
                 to[1] = fixed_sum;
             } else for (int r = 0; r < 1 << p.cluster_shift; r++)
-                *of_rank(&s.part_again[part][h0 + tid], r) = make_float2(s.high[tid], fixed_sum);
+                *in_cta(&s.part_again[part][h0 + tid], r) = make_float2(s.high[tid], fixed_sum);
         }
         __syncthreads();
     }
@@ -9075,7 +9072,7 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
 }
 
 /* The exact scores of a head's `want` likeliest keys take the place of the copy's, as
-   santa__rescue has it; returns how many. block_sums: from t.first on. A key's rank is its
+   santa__rescue has it; returns how many. block_sums: from t.first on. A key's order is its
    mass, then its number: 8 bits at a time, the cluster counts how many keys have which. Then a
    warp goes through a block. tell: NULL, or only their masses go there, in any order, and zeros
    behind: `want` in all. */
@@ -9099,7 +9096,7 @@ __device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team
         }
         return top < MASK_LIMIT ? 0.0f : pow2(top - head_top) * inverse;
     };
-    const auto rank_of = [&](float mass, int b, int i) {
+    const auto order_of = [&](float mass, int b, int i) {
         return (u64)__float_as_uint(mass) << 32 | ~(unsigned)(b * BLOCK + 2 * lane + i);
     };
     u64 least = 0;
@@ -9117,7 +9114,7 @@ __device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team
             const float unit = masses(b, u);
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                const u64 x = rank_of(u[i] * unit, b, i);
+                const u64 x = order_of(u[i] * unit, b, i);
                 const bool in = digit == 56 || x >> (digit + 8) == least >> (digit + 8);
                 if (u[i] * unit > 0.0f && in) atomicAdd(&s.count[x >> digit & 255], 1);
             }
@@ -9128,8 +9125,8 @@ __device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team
         int n = 0, next = 0, more;
 #pragma unroll 1
         for (int r = 0; r < 1 << p.cluster_shift; r++) {
-            n += *of_rank(&s.count[number], r);
-            if (turns > 1) next += *of_rank(&s.count[number - 1], r);
+            n += *in_cta(&s.count[number], r);
+            if (turns > 1) next += *in_cta(&s.count[number - 1], r);
         }
         more = n + next;
 #pragma unroll
@@ -9165,7 +9162,7 @@ __device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team
             const float unit = masses(b, u);
 #pragma unroll
             for (int i = 0; i < 2; i++)
-                if (u[i] * unit > 0.0f && rank_of(u[i] * unit, b, i) >= least)
+                if (u[i] * unit > 0.0f && order_of(u[i] * unit, b, i) >= least)
                     tell[atomicAdd(&s.before, 1)] = u[i] * unit;
         }
         return have;
@@ -9180,7 +9177,7 @@ __device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team
             unsigned chosen[2];
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                take[i] = u[i] * unit > 0.0f && rank_of(u[i] * unit, b, i) >= least;
+                take[i] = u[i] * unit > 0.0f && order_of(u[i] * unit, b, i) >= least;
                 chosen[i] = __ballot_sync(FULL, take[i]);
                 x[i] = u[i] > 0.0f ? max + log2f(u[i]) : MASKED;
             }
@@ -9437,7 +9434,7 @@ __device__ __noinline__ copied_rank copied_met(const params &p, i64 row) {
     const rank_guard guard = guard_of(p, row);
     const i64 apart = (i64)p.batch * p.heads;
     copied_rank x;
-    x.share = share_of(p, row);
+    x.share = rank_share_of(p, row);
     x.fixed_top = guard.fixed_top;
     x.finite = x.share.total <= DBL_MAX;
     x.light = guard.fixed != 0.0 && guard.fixed_top - x.share.m > 100.0f;
@@ -10033,7 +10030,7 @@ __device__ __forceinline__ void sum_parts(const params &p, draw_memory &s, const
     const int lane = threadIdx.x & 31, n = last - from;
 #pragma unroll 1
     for (int i = threadIdx.x >> 5; i < t.parts * n; i += GATHER_WARPS) {
-        const int k = i / n, h = from + i % n, part = t.rank * t.parts + k;
+        const int k = i / n, h = from + i % n, part = t.cta * t.parts + k;
         const int begin = min(part * t.part_blocks, t.blocks),
                   have = min(t.part_blocks, t.blocks - begin);
         const i64 at = (t.row + h) * p.blocks + t.first + begin;
@@ -10074,9 +10071,9 @@ __device__ __forceinline__ void sum_parts(const params &p, draw_memory &s, const
             spread += __shfl_xor_sync(FULL, spread, o);
         }
         if (lane < 1 << p.cluster_shift) {
-            *of_rank(&s.part_top[part][h], lane) = m;
-            *of_rank(&s.part_sum[part][h], lane) = mass;
-            *of_rank(&s.part_spread[part][h], lane) = spread;
+            *in_cta(&s.part_top[part][h], lane) = m;
+            *in_cta(&s.part_sum[part][h], lane) = mass;
+            *in_cta(&s.part_spread[part][h], lane) = spread;
         }
     }
 }
@@ -10084,7 +10081,7 @@ __device__ __forceinline__ void sum_parts(const params &p, draw_memory &s, const
 /* Instead of a head's own masses those of all ranks. */
 __device__ __noinline__ void over_ranks(const params &p, i64 row, float &m, double &total, float &fixed_top,
                                         float &fixed_sum) {
-    const rank_share all = share_of(p, row);
+    const rank_share all = rank_share_of(p, row);
     m = all.m;
     total = all.total;
     if (!p.copied) return;
@@ -10329,9 +10326,10 @@ __device__ __forceinline__ void walk(const params &p, draw_memory &s, const team
             if (p.keys) p.keys[t.row / t.heads * p.max_draws + index] = taken ? j : -2;
             if (taken) {
                 const int row = (int)(index + round_row), part = row & 7,
-                          place = (row >> 3) * t.parts + (part & (t.parts - 1)), rank = rank_of(p, part);
-                *of_rank(&s.key[place], rank) = j;
-                *of_rank(&s.chance[place], rank) = fminf(x.size * (float)p.samples, 1.0f);
+                          place = (row >> 3) * t.parts + (part & (t.parts - 1)),
+                          cta = cta_of_part(p, part);
+                *in_cta(&s.key[place], cta) = j;
+                *in_cta(&s.chance[place], cta) = fminf(x.size * (float)p.samples, 1.0f);
             }
         }
         /* the rows are on their way to L2, a line a lane */
@@ -10353,8 +10351,8 @@ __device__ __forceinline__ void walk(const params &p, draw_memory &s, const team
 /* Where part `part` of the heads' sums lies. */
 __device__ __forceinline__ const float *sums_of(const params &p, const team &t, float *sums, int part) {
     const i64 each = (i64)t.heads * p.dv;
-    return p.sums ? sums + (part - t.rank * t.parts) * each
-                  : of_rank(sums + (part & (t.parts - 1)) * each, rank_of(p, part));
+    return p.sums ? sums + (part - t.cta * t.parts) * each
+                  : in_cta(sums + (part & (t.parts - 1)) * each, cta_of_part(p, part));
 }
 
 __device__ __forceinline__ void write_out(const params &p, const team &t, int h, int f, float x) {
@@ -10394,7 +10392,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
     const team t = team_of(p);
     const int cluster = 1 << p.cluster_shift;
     char *const stage = (char *)slots + p.stage_at;
-    float *const sums = p.sums ? p.sums + (t.row * DRAW_PARTS + (i64)t.rank * t.parts * t.heads) * p.dv
+    float *const sums = p.sums ? p.sums + (t.row * DRAW_PARTS + (i64)t.cta * t.parts * t.heads) * p.dv
                                : (float *)((char *)slots + sizeof s);
     const i64 own = t.hi - t.lo;
     if (tid == 0) {
@@ -10450,7 +10448,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
                     for (int i = first + warp; i < behind; i += GATHER_WARPS) settle_head(p, s, t, i, all);
                     __syncthreads();
                 }
-                if (!all && p.rescued && t.rank == 0 && tid == 0) p.rescued[t.row + h] = rows;
+                if (!all && p.rescued && t.cta == 0 && tid == 0) p.rescued[t.row + h] = rows;
             }
         }
         if (step == ROUND) {
@@ -10492,12 +10490,12 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
             }
 #pragma unroll
             for (int i = 0; i < EACH; i++) s.run_end[EACH * tid + i] = before + reached - sum + x[i];
-            if (tid < cluster) *of_rank(&s.ticks[t.rank], tid) = all;
+            if (tid < cluster) *in_cta(&s.ticks[t.cta], tid) = all;
             cluster_sync();
             if (p.rank_step == TELL) {
 #pragma unroll 1
                 for (int r = 0; r < cluster; r++) base += s.ticks[r];
-                if (t.rank == 0 && tid == 0) p.tile_count[t.row / t.heads] = base;
+                if (t.cta == 0 && tid == 0) p.tile_count[t.row / t.heads] = base;
                 return;
             }
             /* over ranks teeth count from the first one here */
@@ -10508,14 +10506,14 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
             i64 total = base;
 #pragma unroll 1
             for (int r = 0; r < cluster; r++) {
-                if (r < t.rank) base += s.ticks[r];
+                if (r < t.cta) base += s.ticks[r];
                 total += s.ticks[r];
             }
             teeth = min(teeth_below(total, s.word), p.max_draws);
             from = teeth_below(base, s.word);
-            to = min(teeth_below(base + s.ticks[t.rank], s.word), teeth);
+            to = min(teeth_below(base + s.ticks[t.cta], s.word), teeth);
             rounds = max((teeth + DRAW_LIST - 1) / DRAW_LIST, (i64)1);
-            if (p.draws && t.rank == 0 && tid < t.heads) p.draws[t.row + tid] = tid ? 0 : (int)teeth;
+            if (p.draws && t.cta == 0 && tid < t.heads) p.draws[t.row + tid] = tid ? 0 : (int)teeth;
             mode = p.copied ? DRAWN : p.ranks ? SURE : WEIGH;
             step = ROUND;
             continue;
@@ -10529,7 +10527,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
             if (!some) continue;
             if (p.copied && (step == LAST || t.heads > SLICE || rescued)) load_slice(p, s, t, h0);
             take_rows(p, s, t, mode, count, h0, t.range.end, t.range.end, round > 0, sums, stage,
-                      DRAW_PARTS, t.rank * t.parts, t.parts);
+                      DRAW_PARTS, t.cta * t.parts, t.parts);
         }
         if (step == ROUND && ++round < rounds) continue;
         cluster_sync();
@@ -10537,7 +10535,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
         round = 0;
         if (mode == SURE) {                         /* what they take up, k_join_ranks sees */
 #pragma unroll 1
-            for (int h = t.rank; h < t.heads; h += cluster) {
+            for (int h = t.cta; h < t.heads; h += cluster) {
                 float *const to
                     = p.sure + (((i64)t.b * p.q_len + p.q_index) * p.heads + t.head + h) * (p.dv + 2);
                 const double share = sink_share(p, t.head + h, s.top[h], s.all[h]) * (double)p.v_scale;
@@ -10547,7 +10545,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
 #pragma unroll 1
                     for (int part = 0; part < DRAW_PARTS; part++) {
                         const float *const y = f < p.dv ? sums_of(p, t, sums, part) + (i64)h * p.dv + f
-                            : of_rank(&s.extra[part & (t.parts - 1)][h][f == p.dv], rank_of(p, part));
+                            : in_cta(&s.extra[part & (t.parts - 1)][h][f == p.dv], cta_of_part(p, part));
                         x += p.sums && f < p.dv ? __ldcg(y) : *y;
                     }
                     to[f] = f < p.dv ? (float)(share * (double)x) : x;
@@ -10564,7 +10562,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
                 double sum = 0.0, sure = 0.0;
 #pragma unroll 1
                 for (int part = 0; part < DRAW_PARTS; part++) {
-                    const float *x = of_rank(&s.extra[part & (t.parts - 1)][tid][0], rank_of(p, part));
+                    const float *x = in_cta(&s.extra[part & (t.parts - 1)][tid][0], cta_of_part(p, part));
                     sum += (double)x[0];
                     sure += (double)x[1];
                 }
@@ -10586,14 +10584,14 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
             }
             return x;
         };
-        const float own_sum = t.rank < t.heads && tid < p.dv ? sum_of(t.rank) : 0.0f;
+        const float own_sum = t.cta < t.heads && tid < p.dv ? sum_of(t.cta) : 0.0f;
         bool any_again = false;                     /* of the heads that this thread decides */
 #pragma unroll 1
         for (int h = warp; h < t.heads; h += GATHER_WARPS) {
             float x[3] = { 0.0f, 0.0f, 0.0f }, found = 0.0f;
             if (p.copied) {
                 const int part = lane & (DRAW_PARTS - 1);
-                const float *y = of_rank(&s.extra[part & (t.parts - 1)][h][0], rank_of(p, part));
+                const float *y = in_cta(&s.extra[part & (t.parts - 1)][h][0], cta_of_part(p, part));
 #pragma unroll
                 for (int i = 0; i < 3; i++) x[i] = y[i];
 #pragma unroll
@@ -10620,24 +10618,24 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
             if (!(estimate > 0.0)) estimate = all * (double)denominator;
             s.again[h] = again;
             any_again |= again;
-            if (p.ranks && p.copied && t.rank == 0)
+            if (p.ranks && p.copied && t.cta == 0)
                 p.rank_drawn[t.row + h] = make_float4(x[0], x[1], x[2], p.rank ? 0.0f : s.fixed_share[h]);
             s.result[h] = p.ranks && p.copied ? 1.0f : bad ? __int_as_float(0x7fc00000)
                         : denominator > 0.0f ? (float)sink_share(p, t.head + h, s.top[h], estimate)
                                                / denominator * p.v_scale : 0.0f;
             s.all[h] = bad ? (double)__int_as_float(0x7fc00000) : estimate;
-            if (t.rank == 0 && p.found)
+            if (t.cta == 0 && p.found)
                 p.found[t.row + h] = make_float4(s.expected[h], found, again ? 1.0f : 0.0f,
                                                  t.range.begin < t.range.end ? 1.0f : 0.0f);
         }
         const bool redo = __syncthreads_or(any_again);
 #pragma unroll 1
-        for (int h = t.rank; h < t.heads; h += cluster)
+        for (int h = t.cta; h < t.heads; h += cluster)
             if (!s.again[h] && tid < p.dv) {
-                const float x = h == t.rank ? own_sum : sum_of(h);
+                const float x = h == t.cta ? own_sum : sum_of(h);
                 write_out(p, t, h, tid, x * s.result[h]);
             }
-        if (p.lse && t.rank == 0 && tid < t.heads && !s.again[tid])
+        if (p.lse && t.cta == 0 && tid < t.heads && !s.again[tid])
             write_lse(p, t, tid, !(s.all[tid] <= DBL_MAX), s.top[tid], s.all[tid]);
         cluster_sync();                             /* nobody reads another's memory any more */
         if (!redo) return;
@@ -10645,7 +10643,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
         step = LAST;
     }
 #pragma unroll 1
-    for (int h = t.rank; h < t.heads; h += cluster) {
+    for (int h = t.cta; h < t.heads; h += cluster) {
         if (!s.again[h]) continue;
         float top = MASKED, x = 0.0f;
         double sum = 0.0;
@@ -10814,7 +10812,7 @@ __device__ __forceinline__ void add_mass(u64 *to, u64 x) {
 template <bool BYTES> __device__ __forceinline__ void select_keys(const params &p, top_memory &s) {
     enum { WARPS = SELECT_WARPS, KEYS = BYTES ? 16 : 4, LANES = BLOCK / KEYS, PER = 32 / LANES };
     enum { AHEAD = BYTES ? 2 : 4, LAST = SELECT_BINS - 1 };
-    const int cluster = 1 << p.cluster_shift, rank = cluster > 1 ? cluster_rank() : 0;
+    const int cluster = 1 << p.cluster_shift, cta = cluster > 1 ? cta_in_cluster() : 0;
     const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), b = blockIdx.y,
               head = (int)(blockIdx.x >> p.cluster_shift);
     const i64 row = (i64)b * p.heads + head;
@@ -10829,7 +10827,7 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
     }
     const int first = from / BLOCK, blocks = from < to ? (to - 1) / BLOCK + 1 - first : 0;
     const int part = (int)(((i64)blocks + cluster - 1) >> p.cluster_shift),
-              lo = min(rank * part, blocks), hi = min(lo + part, blocks);
+              lo = min(cta * part, blocks), hi = min(lo + part, blocks);
     const float2 *const sums = p.block_sums + row * p.blocks + first;
     const char *const stash = p.stash + (row * p.blocks + first) * BLOCK * (BYTES ? 1 : 4);
     const bool by_mass = !BYTES && p.method == SANTA_TOP_P && !p.wants;
@@ -10892,7 +10890,7 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
     cta_scan<WARPS>(total, s.scratch.wide, &total); /* its barriers also order counts */
     const bool bad = !(total == total) || isinf(total);
     if (bad || m < MASK_LIMIT || (p.wants && wanted == 0)) {
-        if (tid || rank) return;
+        if (tid || cta) return;
         p.draws[row] = 0;
         p.list_rest[row] = { bad ? (double)__int_as_float(0x7fc00000) : total, m };
         if (p.proxy) ((list_range *)p.list_ranges)[row] = { from, to };
@@ -10912,18 +10910,18 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
             uint4 x[SELECT_CLUSTER];
 #pragma unroll
             for (int r = 0; r < SELECT_CLUSTER; r++)
-                x[r] = *(const uint4 *)of_rank(&s.count[4 * tid], min(r, cluster - 1));
+                x[r] = *(const uint4 *)in_cta(&s.count[4 * tid], min(r, cluster - 1));
             n = prior;
 #pragma unroll
             for (int r = 0; r < SELECT_CLUSTER; r++) {
-                if (r == rank) prior = n;
+                if (r == cta) prior = n;
                 if (r < cluster) n = make_uint4(n.x + x[r].x, n.y + x[r].y, n.z + x[r].z, n.w + x[r].w);
             }
 #pragma unroll 1
             for (int r = 0; r < cluster && by_mass; r++)
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    mass[i] += r == rank ? 0 : of_rank(&s.mass[4 * tid], r)[i];
+                    mass[i] += r == cta ? 0 : in_cta(&s.mass[4 * tid], r)[i];
         }
         counted = n;
         a[0] = by_mass ? mass[0] : n.x;
@@ -11116,7 +11114,7 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
                     const unsigned at = prior + atomicAdd(&s.listed, 1u);
 #pragma unroll 1
                     for (int r = 0; r < cluster; r++)
-                        *(cluster > 1 ? of_rank(&s.list[at], r) : &s.list[at]) = order;
+                        *(cluster > 1 ? in_cta(&s.list[at], r) : &s.list[at]) = order;
                 }
             }
             const unsigned bits = x.before;
@@ -11142,8 +11140,8 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
     }
     __syncthreads();
     if (tid < cluster) {
-        *(cluster > 1 ? of_rank(&s.above[rank], tid) : &s.above[rank]) = s.own_above;
-        *(cluster > 1 ? of_rank(&s.masses[rank], tid) : &s.masses[rank]) = s.own_mass;
+        *(cluster > 1 ? in_cta(&s.above[cta], tid) : &s.above[cta]) = s.own_above;
+        *(cluster > 1 ? in_cta(&s.masses[cta], tid) : &s.masses[cta]) = s.own_mass;
     }
     meet();
 
@@ -11176,7 +11174,7 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
     }
     int at = before, all = listed;
     for (int r = 0; r < cluster; r++) {
-        if (r < rank) at += s.above[r];
+        if (r < cta) at += s.above[r];
         all += s.above[r];
     }
     int *const keys = p.keys + row * p.max_draws;
@@ -11218,7 +11216,7 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
                 keys[place++] = (first + start) * BLOCK + 32 * (i + lane) + __ffs((int)w) - 1;
         }
     }
-    if (rank) return;
+    if (cta) return;
     cta_scan<WARPS>(chosen, s.scratch.wide, &chosen);
     if (tid) return;
 #pragma unroll 1
@@ -11298,7 +11296,7 @@ __global__ void __launch_bounds__(PORTION) k_rank_bins(const __grid_constant__ p
     rank_share all = {};
     choice_of_ranks c = { 0, 0, p.wanted, 0 };
     if (by_mass) {
-        all = share_of(p, row);
+        all = rank_share_of(p, row);
         c.want *= all.total;
     } else if (p.method == SANTA_VATTENTION) c.want = (double)heavy_of_ranks(p, b);
     if (step > 0) {
@@ -12238,10 +12236,10 @@ __device__ __noinline__ bool draw_keys(const params &p, set_memory &s, const key
                               && !(*(volatile unsigned *)(set.taken + (place >> 5)) & bit);
             const unsigned same = __match_any_sync(FULL, is_free ? place : 0x80000000u + (unsigned)lane);
             const unsigned hits = __ballot_sync(FULL, is_free && !(same & below));
-            const int rank = __popc(hits & below);
-            const bool takes = hits >> lane & 1u && rank < draws;
+            const int order = __popc(hits & below);
+            const bool takes = hits >> lane & 1u && order < draws;
             if (takes) atomicOr(set.taken + (place >> 5), bit);
-            const unsigned last = __ballot_sync(FULL, takes && rank == draws - 1);
+            const unsigned last = __ballot_sync(FULL, takes && order == draws - 1);
             index += last ? __ffs((int)last) : 32;
             draws -= min(__popc(hits), draws);
             __syncwarp();
@@ -12377,7 +12375,7 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
             sample[2 * i + 1] = sortable(raw[i].y);
         }
         const float share = (float)want / (float)r.mid * (float)CHOOSE_SAMPLES;
-        unsigned rank = (unsigned)(share + 5.0f * sqrtf(share)) + 8u, found = 0;
+        unsigned order = (unsigned)(share + 5.0f * sqrtf(share)) + 8u, found = 0;
 #pragma unroll 1
         for (int digit = 0; digit < 2; digit++) {
             unsigned *const bins = s.bins + 256 * digit;
@@ -12399,18 +12397,18 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
                 const unsigned before = __shfl_up_sync(FULL, above, o);
                 if (lane >= o) above += before;
             }
-            const unsigned reach = __ballot_sync(FULL, above >= rank);
+            const unsigned reach = __ballot_sync(FULL, above >= order);
             const int of = reach ? __ffs((int)reach) - 1 : 31;
             above -= sum;
             int at = 0;                             /* digits that are not enough */
 #pragma unroll
             for (int i = 0; i < 7; i++) {
-                const bool more = at == i && above + own[i] < rank;
+                const bool more = at == i && above + own[i] < order;
                 at += more;
                 above += more ? own[i] : 0u;
             }
             found = found << 8 | (unsigned)(255 - 8 * of - __shfl_sync(FULL, at, of));
-            rank -= min(__shfl_sync(FULL, above, of), rank);
+            order -= min(__shfl_sync(FULL, above, of), order);
         }
         bound = max(bound, found << 16);
         if (bound >= sortable(INFINITY)) bound = least;               /* or no bound could be found */
@@ -13627,7 +13625,7 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
     const auto largest = [&](int j, int from, int step) {
         float size = 0.0f;
 #pragma unroll 1
-        for (int h = from; h < p.together; h += step) size = fmaxf(size, share_of(p, team + h, j));
+        for (int h = from; h < p.together; h += step) size = fmaxf(size, drawn_share_of(p, team + h, j));
         return size;
     };
     const int n = adapts ? listed.budget : p.draws[team],
@@ -13675,7 +13673,7 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
                 for (int o = 16; o; o >>= 1) score += __shfl_xor_sync(FULL, score, o);
                 score = finished_score(p, head, score * key_scale(p, b, kv, j), j - range.position);
                 e = exp2(fmin((double)score - (adapts ? (double)lse * (double)LOG2E : (double)top), 400.0));
-            } else if (j >= 0) e = (double)share_of(p, row, j);
+            } else if (j >= 0) e = (double)drawn_share_of(p, row, j);
             if (lane) continue;
             if (j >= 0) {
                 const double open = 1.0 - (double)chance, x = e / (double)chance;
@@ -13728,7 +13726,8 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
     double bracket = 0.0;
 #pragma unroll 1
     for (int j = range.from + tid; j < range.to; j += WEIGHED_KEYS) {         /* of a copy alone */
-        const double x = (double)share_of(p, row, j), chance = (double)p.samples * (double)largest(j, 0, 1);
+        const double x = (double)drawn_share_of(p, row, j),
+                     chance = (double)p.samples * (double)largest(j, 0, 1);
         if (x > 0.0 && chance < 1.0) bracket += x * x * (1.0 / chance - 1.0);
     }
     bracket = cta_sum(bracket, s);
@@ -14103,9 +14102,9 @@ __global__ void __launch_bounds__(256, 2) k_layers(const __grid_constant__ layer
         for (int i = 0; i < 4; i++)
             q[i] = 32 * i < p.d ? *(const uint4 *)(at + 64 * i) : make_uint4(0, 0, 0, 0);
     };
-    const int rank = p.cluster > 1 ? cluster_rank() : 0;
+    const int cta = p.cluster > 1 ? cta_in_cluster() : 0;
     if (p.cluster > 1) cluster_arrive();            /* it has nothing to say but that it is there */
-    load_units(rank);
+    load_units(cta);
     load_q(0);
     int feature[4];                                 /* of the second layer's pieces; -1: none */
 #pragma unroll
@@ -14132,23 +14131,23 @@ __global__ void __launch_bounds__(256, 2) k_layers(const __grid_constant__ layer
     float bias[2], row_bias[2];                     /* of units; of the rows that this thread ends with */
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        bias[e] = bias_of(p.b1, p.hidden, rank * LAYERS_UNITS + 16 * warp + r + 8 * e);
+        bias[e] = bias_of(p.b1, p.hidden, cta * LAYERS_UNITS + 16 * warp + r + 8 * e);
         row_bias[e] = bias_of(p.b2, p.buckets,
                               first + (alone ? 16 * warp + r + 8 * e : tid & (16 * tiles - 1)));
     }
     launch_dependents();
     if (p.cluster > 1) cluster_wait();
 #pragma unroll 1
-    for (int block = rank; block < blocks; block += p.cluster) {
+    for (int block = cta; block < blocks; block += p.cluster) {
         const int unit = block * LAYERS_UNITS + 16 * warp + r;
-        if (block > rank) {
+        if (block > cta) {
             load_units(block);
 #pragma unroll
             for (int e = 0; e < 2; e++) bias[e] = bias_of(p.b1, p.hidden, unit + 8 * e);
         }
 #pragma unroll 1
         for (int slice = 0; slice < slices; slice++) {
-            if (slice > 0 || block > rank) load_q(slice);
+            if (slice > 0 || block > cta) load_q(slice);
             float sum[4][4] = {};
 #pragma unroll
             for (int k = 0; k < 4; k++)             /* four sums take turns; q is exact in tf32 */
@@ -14168,7 +14167,7 @@ __global__ void __launch_bounds__(256, 2) k_layers(const __grid_constant__ layer
                 if (p.cluster == 1) *to = x;
                 else
 #pragma unroll 1
-                    for (int other = 0; other < p.cluster; other++) *of_rank(to, other) = x;
+                    for (int other = 0; other < p.cluster; other++) *in_cta(to, other) = x;
             }
         }
     }
@@ -15377,8 +15376,12 @@ struct pipeline {
     cudaError_t (*count)(const call &c);            /* its stats */
 };
 
-/* Heads of a slice of k_scores and k_dense. */
+/* Heads of a slice of k_scores and k_dense; works of one query row, which divisor has to hold. */
 i64 slice_heads_of(const geometry &g) { return g.q_parts > 1 ? PASS_HEADS / 2 : PASS_HEADS; }
+
+bool fits_scores(const geometry &g) {
+    return g.batch * g.kv_heads * ceil_div(g.group, slice_heads_of(g)) * g.blocks < INT32_MAX;
+}
 
 /* CTAs of 8 warps, each with a work of its own. */
 dim3 scores_grid(const call &c) { return dim3((unsigned)ceil_div((i64)c.p.work, SCORE_WARPS)); }
@@ -16694,7 +16697,7 @@ santa_status measure_selected(const santa_problem *problem, geometry *g) {
     g->gather = { g->heads, g->batch, 1 };
     g->work = g->batch * g->kv_heads * g->slices * g->blocks;
     g->scores = { ceil_div(g->work, SCORE_WARPS), 1, 1 };
-    if (g->work >= INT32_MAX || !fits(g->gather)) return SANTA_ERR_BACKEND_SIZE;
+    if (!fits_scores(*g) || !fits(g->gather)) return SANTA_ERR_BACKEND_SIZE;
     if (copied) {
         if (g->d > PROXY_DIM || g->dv > PROXY_DIM) return SANTA_ERR_BACKEND_SIZE;
         g->copy = copy_shape_of(&problem->a);
@@ -16923,7 +16926,7 @@ santa_status measure_routed(const santa_problem *problem, geometry *g) {
         g->rows = 1;
         g->work = g->batch * g->kv_heads * g->slices * g->blocks;
         g->scores = { ceil_div(g->work, SCORE_WARPS), 1, 1 };
-        if (g->work >= INT32_MAX) return SANTA_ERR_BACKEND_SIZE;
+        if (!fits_scores(*g)) return SANTA_ERR_BACKEND_SIZE;
     }
     return measure_lists(problem->a.k.dtype, g);
 }
@@ -17054,7 +17057,7 @@ santa_status measure_va(const santa_problem *problem, geometry *g) {
     g->combine = { g->heads, g->batch, ceil_div(g->dv, 128) };
     const i64 lists = g->batch * g->kv_heads * ceil_div(g->group, FIXED_HEADS);
     const bool narrow = g->kv_heads * g->slices <= 65535 && g->keys <= INT32_MAX - 65536 * LIST_KEYS;
-    const bool good = g->work < INT32_MAX && lists < INT32_MAX && narrow && fits(g->combine);
+    const bool good = fits_scores(*g) && lists < INT32_MAX && narrow && fits(g->combine);
     return good ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
 }
 
@@ -17116,7 +17119,6 @@ cudaError_t launch_va_sums(call &c) {
     }
     const size_t least_room = sizeof(attend_memory<FIXED_HEADS>), room = (size_t)(c.card.shared / 3 - 1024);
     p.stage_bytes = room > least_room ? (int)(room - least_room) : 0;
-    p.by_slices = divide_by((unsigned)slices);
     p.by_kv = divide_by((unsigned)g.kv_heads);
     return launch_with<k_va_attend>(c, { lists, shares, 1 }, SCORE_WARPS * 32,
                                     least_room + (size_t)p.stage_bytes);
@@ -17173,8 +17175,9 @@ cudaError_t launch_va_ranks(call &c) {
     const i64 room = 2 * (i64)c.card.multiprocessors / items, most = ceil_div(g.keys, 8 * CHOOSE),
               ctas = room < 1 ? 1 : room < most ? room : most;
     for (v.pass = 0;; v.pass++) {
-        e = cudaMemsetAsync(p.joint.first, 0xff, (size_t)(items * g.words) * 32 * sizeof(unsigned),
-                            c.stream);
+        if (e == cudaSuccess)
+            e = cudaMemsetAsync(p.joint.first, 0xff, (size_t)(items * g.words) * 32 * sizeof(unsigned),
+                                c.stream);
         if (e == cudaSuccess) e = cudaMemsetAsync(p.joint.bins, 0, 2 * size, c.stream);
         run(WORDS, ctas, g.kv_heads);
         run(STEPS, ctas, g.kv_heads);
@@ -18034,6 +18037,7 @@ santa_status scores_problem(const santa_attention *a, const santa_options *o, sa
     exact.std_error = nullptr;
     if (o->scores != SANTA_SCORES_EXACT) return SANTA_ERR_BACKEND_SCORES;
     if (a->key_list) return SANTA_ERR_KEY_LIST_METHOD;
+    if (o->ranks.count > 1) return SANTA_ERR_RANKS_METHOD;
     if (a->q.device != SANTA_CUDA) return SANTA_ERR_DEVICE;
     const santa_status s = santa_problem_make(&exact, &x, problem);
     return s == SANTA_OK ? check(problem) : s;
@@ -18210,6 +18214,7 @@ extern "C" santa_status santa_cuda_gather(const santa_attention *a, const santa_
     santa_attention dense = *a;
     dense.std_error = nullptr;
     dense.key_list = nullptr;
+    dense.key_weights = nullptr;
     o.stream = stream;
     if (a->v.device != SANTA_CUDA) return SANTA_ERR_DEVICE;
     santa_status s = santa_problem_make(&dense, &o, &problem);

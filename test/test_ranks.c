@@ -697,8 +697,8 @@ static void no_loop(void) {
     void *work = test_alloc(bytes);
     CHECK_STATUS(santa_decode(&p.a, &o, work, bytes, NULL), SANTA_ERR_RANKS_EXCHANGE);
     free(work);
-    for (int turn = 0; turn < 3; turn++) {           /* all_gather leaves out what this rank said */
-        o.method = turn ? SANTA_PPS : SANTA_SYS;
+    for (int turn = 0; turn < 4; turn++) {           /* all_gather leaves out what this rank said */
+        o.method = turn == 3 ? SANTA_DENSE : turn ? SANTA_PPS : SANTA_SYS;
         o.scores = turn == 2 ? SANTA_SCORES_PROXY : SANTA_SCORES_EXACT;
         santa_clear_unused_options(&o);
         void *const copy = test_alloc(santa_proxy_size(&p.a));
@@ -773,6 +773,11 @@ static void refusals(void) {
     CHECK_STATUS(santa_check(&p.a, &o), SANTA_ERR_RANKS_METHOD);
     o.dense_below = 0;
     CHECK_INT(santa_sample_workspace_size(100, &o), 0);
+    const size_t bytes = santa_workspace_size(&p.a, &o);
+    void *work = test_alloc(bytes);
+    float scores[2 * 100];
+    CHECK_STATUS(santa_scores(&p.a, &o, 0, 0, 0, scores, 100, work, bytes), SANTA_ERR_RANKS_METHOD);
+    free(work);
     o.method = SANTA_VATTENTION;
     o.vattention.heavy = predict_nothing;
     CHECK_STATUS(santa_check(&p.a, &o), SANTA_ERR_RANKS_METHOD);

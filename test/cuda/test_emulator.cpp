@@ -368,13 +368,13 @@ static void k_cluster(int *out) {
     SHARED(s, ints);
     SHARED(from, ints);
     DYNAMIC_SHARED(slots);
-    const int i = (int)threadIdx.x, rank = cluster_rank(), next = (rank + 1) % 4;
+    const int i = (int)threadIdx.x, rank = cta_in_cluster(), next = (rank + 1) % 4;
     int *const more = (int *)slots;
     s[i] = 100 * (int)blockIdx.x + i;
     more[i] = 2 * s[i];
     cluster_sync();
     if (i == 9) return;                             /* counts no more */
-    *of_rank(&from[i], next) = s[i] + *of_rank(&more[63 - i], next);
+    *in_cta(&from[i], next) = s[i] + *in_cta(&more[63 - i], next);
     cluster_arrive();
     const int late = behind_late(rank);
     cluster_wait();
@@ -384,18 +384,18 @@ static void k_cluster(int *out) {
 }
 static void k_cluster_waits(unsigned) {
     const unsigned bar = lonely_barrier();
-    if (cluster_rank() == 1 && threadIdx.x < 32) barrier_wait(bar, 0);
+    if (cta_in_cluster() == 1 && threadIdx.x < 32) barrier_wait(bar, 0);
     cluster_sync();
 }
 static void k_cluster_early(unsigned) {
     SHARED(s, unsigned long long);
-    if (cluster_rank() == 0) *of_rank(&s, 1) = 1;
+    if (cta_in_cluster() == 0) *in_cta(&s, 1) = 1;
     cluster_sync();
 }
 static void k_no_such_cta(unsigned) {
     SHARED(s, unsigned long long);
     cluster_sync();
-    *of_rank(&s, 2) = 1;
+    *in_cta(&s, 2) = 1;
 }
 static void k_unwaited_bulk(unsigned) {
     DYNAMIC_SHARED(slots);

@@ -663,6 +663,9 @@ static void saap_errors(void) {
     k.data = host;
     CHECK_STATUS(santa_buckets_assign(&g.a, &k, 0, NULL), SANTA_ERR_HOST_POINTER);
     CHECK_STATUS(santa_buckets_assign(&g.a, &keys.t, -2, NULL), SANTA_ERR_BUCKETS_RANGE);
+    santa_options some = {};
+    some.item_end = 1;                               /* of two: it does them all */
+    CHECK_STATUS(santa_buckets_assign(&g.a, &keys.t, 0, &some), SANTA_ERR_ITEMS);
     CUDA(cudaDeviceSynchronize());
 }
 

@@ -323,8 +323,15 @@ static void steps_errors(void) {
     CHECK_STATUS(santa_cuda_scores(&p.a, &o, 0, to, 100, work.data(), bytes), SANTA_ERR_DEVICE);
     o.scores = SANTA_SCORES_GROUP_IID;
     CHECK_STATUS(ask(0, to, 100, work.data(), bytes), SANTA_ERR_BACKEND_SCORES);
+    o = options(SANTA_DENSE, 0);
+    o.ranks.count = 2;
+    CHECK_STATUS(ask(0, to, 100, work.data(), bytes), SANTA_ERR_RANKS_METHOD);
     step_draws d(4, 100);
     santa_cuda_draws draws = d.get();
+    santa_attention listed = g.a;                    /* it has no part in a gather */
+    listed.key_list = (const int32_t *)work.data();
+    listed.key_weights = (const float *)work.data();
+    CHECK_STATUS(santa_cuda_gather(&listed, &draws, to, NULL), SANTA_OK);
     CHECK_STATUS(santa_cuda_gather(&p.a, &draws, to, NULL), SANTA_ERR_DEVICE);
     CHECK_STATUS(santa_cuda_gather(&g.a, &draws, NULL, NULL), SANTA_ERR_NULL_ARGUMENT);
     draws.capacity = 0;

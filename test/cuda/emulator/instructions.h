@@ -303,15 +303,15 @@ inline void prefetch(const char *) { }
 inline void barrier_among(int id, int threads, CALLER) {
     emulated::barrier((unsigned)id, (unsigned)threads, false, 0, HERE("barrier_among"));
 }
-inline int cluster_rank() { return (int)emulated::state.rank; }
+inline int cta_in_cluster() { return (int)emulated::state.rank; }
 inline void cluster_arrive() { emulated::arrive_at_cluster(); }
 inline void cluster_wait(CALLER) { emulated::wait_for_cluster(HERE("cluster_wait")); }
 inline void cluster_sync(CALLER) {
     emulated::arrive_at_cluster();
     emulated::wait_for_cluster(HERE("cluster_sync"));
 }
-template <typename T> T *of_rank(T *at, int rank, CALLER) {
-    return (T *)emulated::of_other((char *)at, (unsigned)rank, HERE("of_rank"));
+template <typename T> T *in_cta(T *at, int rank, CALLER) {
+    return (T *)emulated::of_other((char *)at, (unsigned)rank, HERE("in_cta"));
 }
 inline void wait_for_previous() { }
 inline void launch_dependents() { }
