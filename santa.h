@@ -138,7 +138,10 @@
                      on the CLT or a sub-Gaussian tail AND on the spread seen in the base
                      sample: a heavy key that neither the predictor nor the base sample saw is
                      not covered, nor V rows whose sum nearly cancels, which the base sample may
-                     take for a longer one. It also counts in the sums, and one that happens
+                     take for a longer one. By the CLT, N(0, 1) scores and a base sample of 100,
+                     the denominator missed epsilon in 1.1 delta of all calls with heavy tokens,
+                     in 1.3 to 1.6 delta without: take heavy tokens, a larger base sample or
+                     SANTA_BOUND_HOEFFDING where delta must hold. The sample also counts in the sums, and one that happens
                      to be flat asks for few more keys: that lowers the denominator on average,
                      by .3 to .8 % for scores N(0, 1), base_samples = 40, epsilon = delta = .1.
                      With SANTA_GUARANTEE_FULL and the CLT the numerator is given a delta of
@@ -152,10 +155,10 @@
    SANTA_PPS         sampling with probability proportional to size, without replacement, by one
                      comb for all heads h of a group (Madow 1949). Row j is drawn with
                      probability pi_j = min(1, S max_h p_hj) and counts p_hj / pi_j in head h:
-                     unbiased (Horvitz and Thompson). Between S and group * S rows are drawn,
-                     each once, and each head uses all of them: no more rows than the heads' own
-                     combs draw, and far fewer where heads agree. Keys with S p >= 1 are there
-                     surely. A head's weights add up to 1 on average; where the sure keys hold a
+                     unbiased (Horvitz and Thompson). The sum of pi_j rows are drawn, at most
+                     group * S, each once, and each head uses all of them: no more rows than
+                     the heads' own combs draw, and far fewer where heads agree. Keys with
+                     S p >= 1 are there surely. A head's weights add up to 1 on average; where the sure keys hold a
                      quarter of its mass, they take up what is missing, without bias. A result
                      may leave the range of V. As with sys, no theorem bounds the variance for
                      every order of V.
@@ -273,7 +276,8 @@
        uniform  = word * 2^-32, in [0, 1), exact in double
    Streams: 0 draws, 1 Bernoulli, 2 vAttention, 3 stash (16 bits a key). From index 2^34 on,
    stream + (index >> 34 << 8) stands for stream. The index is
-   - the draw for iid and strat, the comb for sys and prop, tile * num_combs + comb for flash;
+   - the draw for iid and strat, the comb for sys and prop, tile * num_combs + comb for flash,
+     0 for pps and saap (head = first of the group);
    - feature * B + draw for Bernoulli (head = first of the group for GROUP);
    - for vAttention (head = first of the group) 0, 1, .. until enough positions between sink
      and local tokens are found, word * size >> 32 each: of keys to take, or of keys to leave
@@ -1183,7 +1187,7 @@ typedef struct santa_stats {
     int64_t v_rows_read;           /* distinct V rows, once per group */
     int64_t v_rows_head;           /* distinct V rows per query head, summed over the group */
     int64_t draws;                 /* draws made (sampled methods, flash's minimum included; of
-                                      pps once for the group), residual keys (vAttention, each
+                                      pps and saap teeth of the group's comb), residual keys (vAttention, each
                                       head's) */
     int64_t tiles, tiles_skipped;  /* prop, flash: tiles per head; those from which nothing was drawn */
     int64_t exact_rows;            /* vAttention rows (x heads) that took every key */
@@ -1383,7 +1387,8 @@ typedef struct santa_stream_id { uint64_t request_id; int64_t head, q_index; } s
 typedef struct santa_draws {
     int32_t *index;                /* [capacity] caller's */
     int32_t *count;                /* [capacity] caller's or NULL: how often row i was drawn
-                                      (1 for dense, top-k, top-p) */
+                                      (1 for dense, top-k, top-p; pps: the
+                                      teeth of the comb in it) */
     float   *weight;               /* [capacity] caller's */
     int64_t  capacity;             /* at least santa_sample_capacity */
     int64_t  rows;                 /* written: entries used */

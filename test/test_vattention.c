@@ -1307,6 +1307,63 @@ static void array_of_heavy_keys(void) {
 
 /* The base sample sets the budget and counts in the sums: one that happens to be flat asks for
    few more keys and then weighs much. The manual says how much that lowers D on average. */
+static santa_options gaussian_promise(santa_bound bound, int heavy, int64_t base, double delta) {
+    santa_options o = ref_options(SANTA_VATTENTION, 0, 9);
+    o.vattention.bound = bound;
+    o.vattention.heavy_tokens = heavy ? 0 : SANTA_NONE;
+    o.vattention.base_samples = base;
+    o.vattention.epsilon = 0.1;
+    o.vattention.delta = delta;
+    return o;
+}
+
+/* Scores N(0, 1), whose masses have a skewed tail: how often the manual says that epsilon is
+   missed, over many sets of keys. */
+static void gaussian_coverage(void) {
+    enum { SETS = 40, WAYS = 4 };
+    static const double deltas[] = {0.05, 0.1};
+    static const char *const names[] = {"CLT, heavy tokens", "CLT, none", "CLT, none, 400 in the base sample",
+                                        "Hoeffding, none"};
+    /* in delta: what the manual says, and a fifth */
+    static const double most[] = {1.3, 2.0, 1.5, 0.8};
+    const int64_t draws = test_quick ? 20 : 250;
+    double rate[WAYS][2] = {{0.0}};
+    for (int set = 0; set < SETS; set++) {
+        ref_spec s = ref_spec_make(1, 1, 4096, 4);
+        s.head_dim_v = 1;
+        s.stream = (uint64_t)(100 + set);
+        ref_problem p;
+        double exact;
+        ref_build(&p, &s);
+        stand_out(&p, 4096, 1, 0.0);
+        ref_write(&p);
+        const double lse = ref_dense(&p, 0, 0, 0, &exact, NULL);
+        ref_replicate(&p, draws);
+        for (int i = 0; i < 2 * WAYS; i++) {
+            const int way = i / 2;
+            const santa_options o = gaussian_promise(way == 3 ? SANTA_BOUND_HOEFFDING : SANTA_BOUND_CLT,
+                                                     way == 0, way == 2 ? 400 : 0, deltas[i % 2]);
+            if (!ref_run(&p, &o, NULL)) continue;
+            for (int64_t b = 0; b < draws; b++)
+                rate[way][i % 2] += fabs(exp((double)p.lse[b] - lse) - 1.0) > 0.1;
+        }
+        ref_free(&p);
+    }
+    for (int way = 0; way < WAYS; way++)
+        for (int i = 0; i < 2; i++) {
+            const double calls = (double)(SETS * draws), missed = rate[way][i] / calls,
+                         noise = 5.0 * sqrt(deltas[i] * (1.0 - deltas[i]) / calls);
+            printf("        %s: epsilon missed in %.2f delta, delta = %g\n", names[way],
+                   missed / deltas[i], deltas[i]);
+            CHECK_MSG(missed <= most[way] * deltas[i] + noise, "%s: missed in %.3f, delta %g", names[way],
+                      missed, deltas[i]);
+            /* what costs more misses shows */
+            if (way == 1)
+                CHECK_MSG(missed >= 1.1 * deltas[i] - noise, "%s: missed in %.3f only, delta %g",
+                          names[way], missed, deltas[i]);
+        }
+}
+
 static void reuse_bias(void) {
     const int64_t draws = test_quick ? 1000 : 10000;
     ref_spec s = ref_spec_make(1, 1, 2000, 4);
@@ -1396,6 +1453,7 @@ const test_case suite_vattention[] = {
     {"nearly all of a long row", nearly_all},
     {"a predictor that returns more than it wrote", boasting_predictor},
     {"an array of heavy keys", array_of_heavy_keys},
+    {"the denominator's guarantee and Gaussian scores", gaussian_coverage},
     {"the reused base sample lowers D by less than it says", reuse_bias},
     {"audit of rows without a key", audit_of_no_key},
     {0, 0},
