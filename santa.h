@@ -141,27 +141,27 @@
                      take for a longer one. By the CLT, N(0, 1) scores and a base sample of 100,
                      the denominator missed epsilon in 1.1 delta of all calls with heavy tokens,
                      in 1.3 to 1.6 delta without: take heavy tokens, a larger base sample or
-                     SANTA_BOUND_HOEFFDING where delta must hold. The sample also counts in the sums, and one that happens
-                     to be flat asks for few more keys: that lowers the denominator on average,
-                     by .3 to .8 % for scores N(0, 1), base_samples = 40, epsilon = delta = .1.
-                     With SANTA_GUARANTEE_FULL and the CLT the numerator is given a delta of
-                     .215 at most, as its bound on a vector's norm does not hold above; the
-                     denominator has the rest. The heads of a group read the same keys: what is
-                     predicted for one of them is exact for all, and the sample is as large as
-                     the most demanding head asks (santa_audit.needed, .budget). With a
-                     predictor no row is read twice; every head keeps its promise; the errors of
-                     a group's heads are correlated. Heads whose predictions agree read fewest
-                     rows.
+                     SANTA_BOUND_HOEFFDING where delta must hold. The sample also counts in the
+                     sums, and one that happens to be flat asks for few more keys: that lowers
+                     the denominator on average, by .3 to .8 % for scores N(0, 1), base_samples
+                     = 40, epsilon = delta = .1. With SANTA_GUARANTEE_FULL and the CLT the
+                     numerator is given a delta of .215 at most, as its bound on a vector's norm
+                     does not hold above; the denominator has the rest. The heads of a group
+                     read the same keys: what is predicted for one of them is exact for all, and
+                     the sample is as large as the most demanding head asks (santa_audit.needed,
+                     .budget). With a predictor no row is read twice; every head keeps its
+                     promise; the errors of a group's heads are correlated. Heads whose
+                     predictions agree read fewest rows.
    SANTA_PPS         sampling with probability proportional to size, without replacement, by one
                      comb for all heads h of a group (Madow 1949). Row j is drawn with
                      probability pi_j = min(1, S max_h p_hj) and counts p_hj / pi_j in head h:
                      unbiased (Horvitz and Thompson). The sum of pi_j rows are drawn, at most
                      group * S, each once, and each head uses all of them: no more rows than
                      the heads' own combs draw, and far fewer where heads agree. Keys with
-                     S p >= 1 are there surely. A head's weights add up to 1 on average; where the sure keys hold a
-                     quarter of its mass, they take up what is missing, without bias. A result
-                     may leave the range of V. As with sys, no theorem bounds the variance for
-                     every order of V.
+                     S p >= 1 are there surely. A head's weights add up to 1 on average; where
+                     the sure keys hold a quarter of its mass, they take up what is missing,
+                     without bias. A result may leave the range of V. As with sys, no theorem
+                     bounds the variance for every order of V.
    SANTA_SAAP        keys in buckets, queries sent to buckets by a classifier, see >>saap. Reads
                      sink and local tokens and some of the other keys, K and V alike: a few
                      whole buckets, and num_samples of their other keys, weighed by the chance
@@ -220,12 +220,11 @@
    Promised: no bit depends on the number of threads or on who did what. Threads may differ in
    speed: each takes the next piece when it is done. Where there are few items, or K is
    token-major (NHD), they share the keys of a long row (not vattention's; saap's and those of a
-   list of keys only in few items); parallel_for is then called more than once, for a round of the threads each time.
-   parallel_for must run every task exactly once before it returns. (A task that is
-   dropped is made up for by the others only where the compiler has atomic operations, as
-   gcc and clang do.)
-   The only process-wide datum is the table of backends, a pointer per device, written by
-   santa_register_backend at start-up.
+   list of keys only in few items); parallel_for is then called more than once, for a round of
+   the threads each time. parallel_for must run every task exactly once before it returns. (A
+   task that is dropped is made up for by the others only where the compiler has atomic
+   operations, as gcc and clang do.) The only process-wide datum is the table of backends, a
+   pointer per device, written by santa_register_backend at start-up.
 
    >>memory
 
@@ -521,8 +520,8 @@
    Refused: saap, sample-attention, lists of keys, a predictor of heavy tokens, dense_below,
    santa_scores and santa_sample; std_error but of dense, iid, strat, sys and prop with exact
    scores, where the results take 16 bytes and one (iid), two or num_combs times 8 * head_dim_v
-   + 16 more (on a GPU 8 * head_dim_v). stats are each rank's own, but rescued_rows, redone_rows and variances the
-   context's, on every rank.
+   + 16 more (on a GPU 8 * head_dim_v). stats are each rank's own, but rescued_rows, redone_rows
+   and variances the context's, on every rank.
    Every rank makes the same calls in the same order. A call that returns an error did not meet
    the others, who wait: end the job (examples/sharded_mpi.c does).
 
@@ -1187,8 +1186,8 @@ typedef struct santa_stats {
     int64_t v_rows_read;           /* distinct V rows, once per group */
     int64_t v_rows_head;           /* distinct V rows per query head, summed over the group */
     int64_t draws;                 /* draws made (sampled methods, flash's minimum included; of
-                                      pps and saap teeth of the group's comb), residual keys (vAttention, each
-                                      head's) */
+                                      pps and saap teeth of the group's comb), residual keys
+                                      (vAttention, each head's) */
     int64_t tiles, tiles_skipped;  /* prop, flash: tiles per head; those from which nothing was drawn */
     int64_t exact_rows;            /* vAttention rows (x heads) that took every key */
     int64_t dense_rows;            /* rows (x heads) of a sampled method run dense because of
@@ -3210,7 +3209,8 @@ static int santa__sees(const santa__range *r, int64_t key) {
    out by kv_start is as if there were nothing before it. */
 static santa__range santa__key_range_of_ranks(const santa_attention *a, int64_t b, const santa__range *r) {
     santa__range all = *r;
-    all.begin = a->window > 0 ? SANTA__MAX(r->position - a->window + 1, -a->first_key) : -a->first_key;
+    all.begin = a->window > 0 && a->window <= r->position + a->first_key ? r->position - a->window + 1
+                                                                         : -a->first_key;
     if (santa__kv_start(a, b) > 0) all.begin = SANTA__MAX(all.begin, santa__kv_start(a, b));
     all.end = a->causal               ? r->position + 1
               : a->context_lens       ? a->context_lens[b] - a->first_key
@@ -3462,7 +3462,7 @@ static santa_status santa__check_contents(const santa_attention *a, const santa_
         if (a->proxy_lens[b] < 0) return SANTA_ERR_PROXY_LEN;
     if (is_routed && (s = santa__check_indices(a)) != SANTA_OK) return s;
     if ((s = santa__check_seq_lens(a, a->q.shape[0])) != SANTA_OK) return s;
-    if (a->key_list && (s = santa__check_key_entries(a)) != SANTA_OK) return s;
+    if (o && a->key_list && (s = santa__check_key_entries(a)) != SANTA_OK) return s;
     for (b = 0; a->kv_start && b < a->q.shape[0]; b++) {
         if (a->kv_start[b] < 0 || a->kv_start[b] > santa__seq_len(a, b)) return SANTA_ERR_KV_START;
         if (a->first_tokens && a->context_lens && a->kv_start[b]
@@ -3515,8 +3515,8 @@ static santa_status santa__check_sampler(const santa_options *o) {
     if ((traits & SANTA_TILES) && o->tile_size != 0) {
         const int64_t t = o->tile_size;
         const int whole = t > 0 && t % SANTA_BLOCK == 0,
-                  small = (traits & SANTA_TILES_APART) && (t == 8 || t == 16 || t == 32);
-        if (!(whole || small)) return SANTA_ERR_TILE_SIZE;
+                  part = (traits & SANTA_TILES_APART) && (t == 8 || t == 16 || t == 32);
+        if (!(whole || part)) return SANTA_ERR_TILE_SIZE;
     }
     if (combs < 0 || combs > SANTA_MAX_COMBS || samples % combs != 0) return SANTA_ERR_COMBS;
     if (santa__not_finite_d(o->top_p) || o->top_p < 0.0 || o->top_p > 1.0) return SANTA_ERR_TOP_P;
@@ -3578,10 +3578,6 @@ static santa_status santa__check_work(const santa_options *o, uint64_t items) {
 
 static santa_status santa__check_proxy(const santa_attention *a, const santa_options *o) {
     santa__format format;
-    if (o->proxy.sink_tokens < SANTA_NONE || o->proxy.local_tokens < SANTA_NONE
-        || o->proxy.rescue_keys < SANTA_NONE || santa__bad_limit(o->proxy.rescue_above)
-        || santa__bad_limit(o->proxy.exact_above))
-        return SANTA_ERR_PROXY_OPTIONS;
     if (o->scores != SANTA_SCORES_PROXY) return SANTA_OK;
     if (!(santa_method_traits(o->method) & SANTA_PROXIES)) return SANTA_ERR_PROXY_METHOD;
     if (o->num_combs > 1 && (santa_method_traits(o->method) & SANTA_COMBS)) return SANTA_ERR_COMBS;
@@ -3607,14 +3603,8 @@ static santa_status santa__check_router(const santa_attention *a) {
 }
 
 static santa_status santa__check_saap(const santa_attention *a, const santa_options *o) {
-    const santa_saap_options *x = &o->saap;
     santa_status s;
     int i;
-    if (x->num_probes < SANTA_NONE || x->sink_tokens < SANTA_NONE || x->local_tokens < SANTA_NONE)
-        return SANTA_ERR_SAAP_OPTIONS;
-    if (santa__not_finite_d(x->uniform_share) || x->uniform_share < 0.0 || x->uniform_share > 1.0)
-        return SANTA_ERR_SAAP_OPTIONS;
-    if (x->measure_mass != 0 && x->measure_mass != 1) return SANTA_ERR_SAAP_OPTIONS;
     if (!(santa_method_traits(o->method) & SANTA_ROUTES)) return SANTA_OK;
     if ((s = santa__check_router(a)) != SANTA_OK) return s;
     if (a->std_error && o->num_samples == SANTA_NONE) return SANTA_ERR_STD_ERROR;
@@ -3636,14 +3626,11 @@ static int santa__wants_blocks(const santa_sample_attention_options *x) {
 
 static santa_status santa__check_sparse(const santa_attention *a, const santa_options *o) {
     const santa_sample_attention_options *x = &o->sample_attention;
-    if (santa__bad_alpha(x->alpha_columns) || santa__bad_alpha(x->alpha_slashes) || x->num_chunks < 0
-        || x->num_chunks > 64 || (x->block_size != 0 && x->block_size != 64 && x->block_size != 128)
-        || (x->per_head != 0 && x->per_head != 1) || santa__bad_limit(x->dense_above))
-        return SANTA_ERR_SAMPLE_ATTENTION;
     if (!(santa_method_traits(o->method) & SANTA_SPARSE)) return SANTA_OK;
     if (o->scores != SANTA_SCORES_EXACT) return SANTA_ERR_SAMPLE_SCORES;
     if (x->mask || (a->causal && !a->context_lens)) return SANTA_OK;
-    return a->q.shape[1] < SANTA__PREFILL_ROWS && !santa__wants_blocks(x) ? SANTA_OK : SANTA_ERR_SAMPLE_CAUSAL;
+    return a->q.shape[1] < SANTA__PREFILL_ROWS && !santa__wants_blocks(x) ? SANTA_OK
+                                                                          : SANTA_ERR_SAMPLE_CAUSAL;
 }
 
 static int santa__has_ranks(const santa_options *o) { return o->ranks.count > 1; }
@@ -3651,8 +3638,6 @@ static int santa__has_ranks(const santa_options *o) { return o->ranks.count > 1;
 static santa_status santa__check_ranks(const santa_attention *a, const santa_options *o) {
     const santa_ranks_options *r = &o->ranks;
     const unsigned traits = santa_method_traits(o->method);
-    if (r->count < 0 || r->count > 65536 || r->rank < 0 || r->rank >= SANTA__MAX(r->count, 1))
-        return SANTA_ERR_RANKS;
     if (!santa__has_ranks(o)) return SANTA_OK;
     if (!r->all_gather) return SANTA_ERR_RANKS;
     if (traits & (SANTA_SPARSE | SANTA_ROUTES)) return SANTA_ERR_RANKS_METHOD;
@@ -3668,14 +3653,52 @@ static santa_status santa__check_ranks(const santa_attention *a, const santa_opt
     return a->key_list || ((traits & SANTA_DRAWS) && o->dense_below) ? SANTA_ERR_RANKS_METHOD : SANTA_OK;
 }
 
+/* Ranges of all options, whatever the method. */
+SANTA__ONCE
+static santa_status santa__check_values(const santa_options *o) {
+    const santa_vattention_options *v = &o->vattention;
+    const santa_saap_options *r = &o->saap;
+    const santa_sample_attention_options *x = &o->sample_attention;
+    const int64_t count = o->ranks.count, rank = o->ranks.rank;
+    const santa_status s = santa__check_sampler(o);
+    if (s != SANTA_OK) return s;
+    if ((unsigned)o->scores > (unsigned)SANTA_SCORES_PROXY) return SANTA_ERR_SCORES;
+    if (o->bernoulli_draws < 0 || o->bernoulli_draws > 65536) return SANTA_ERR_BERNOULLI_DRAWS;
+    if (o->proxy.sink_tokens < SANTA_NONE || o->proxy.local_tokens < SANTA_NONE
+        || o->proxy.rescue_keys < SANTA_NONE || santa__bad_limit(o->proxy.rescue_above)
+        || santa__bad_limit(o->proxy.exact_above))
+        return SANTA_ERR_PROXY_OPTIONS;
+    if (r->num_probes < SANTA_NONE || r->sink_tokens < SANTA_NONE || r->local_tokens < SANTA_NONE
+        || santa__not_finite_d(r->uniform_share) || r->uniform_share < 0.0 || r->uniform_share > 1.0
+        || (r->measure_mass != 0 && r->measure_mass != 1))
+        return SANTA_ERR_SAAP_OPTIONS;
+    if (santa__bad_alpha(x->alpha_columns) || santa__bad_alpha(x->alpha_slashes) || x->num_chunks < 0
+        || x->num_chunks > 64 || (x->block_size != 0 && x->block_size != 64 && x->block_size != 128)
+        || (x->per_head != 0 && x->per_head != 1) || santa__bad_limit(x->dense_above))
+        return SANTA_ERR_SAMPLE_ATTENTION;
+    if (count < 0 || count > 65536 || rank < 0 || rank >= SANTA__MAX(count, 1)) return SANTA_ERR_RANKS;
+    if (v->sink_tokens < SANTA_NONE || v->local_tokens < SANTA_NONE || v->heavy_tokens < SANTA_NONE)
+        return SANTA_ERR_VATTENTION_TOKENS;
+    if (v->heavy_stride < 0
+        || (v->heavy_index
+            && (v->heavy || v->heavy_tokens <= 0
+                || (v->heavy_stride && v->heavy_stride < v->heavy_tokens))))
+        return SANTA_ERR_HEAVY_INDEX;
+    if (v->base_samples < 0 || v->base_samples == 1) return SANTA_ERR_BASE_SAMPLES;
+    if (santa__not_finite_d(v->epsilon) || v->epsilon < 0.0 || v->epsilon >= 1.0) return SANTA_ERR_EPSILON;
+    if (santa__not_finite_d(v->delta) || v->delta < 0.0 || (v->delta > 0.0 && santa__bad_delta(v->delta)))
+        return SANTA_ERR_DELTA;
+    if ((unsigned)v->guarantee > (unsigned)SANTA_GUARANTEE_FULL) return SANTA_ERR_GUARANTEE;
+    return (unsigned)v->bound > (unsigned)SANTA_BOUND_HOEFFDING ? SANTA_ERR_BOUND : SANTA_OK;
+}
+
 SANTA__ONCE
 static santa_status santa__check_options(const santa_attention *a, const santa_options *o) {
     const santa_vattention_options *v = &o->vattention;
-    santa_status s = santa__check_sampler(o);
+    santa_status s = santa__check_values(o);
     if (s != SANTA_OK) return s;
     if ((s = santa__check_proxy(a, o)) != SANTA_OK) return s;
     if ((s = santa__check_saap(a, o)) != SANTA_OK) return s;
-    if ((unsigned)o->scores > (unsigned)SANTA_SCORES_PROXY) return SANTA_ERR_SCORES;
     if ((s = santa__check_sparse(a, o)) != SANTA_OK) return s;
     if ((s = santa__check_key_list(a, o)) != SANTA_OK) return s;
     if ((s = santa__check_ranks(a, o)) != SANTA_OK) return s;
@@ -3684,26 +3707,12 @@ static santa_status santa__check_options(const santa_attention *a, const santa_o
             || o->scores == SANTA_SCORES_PROXY))
         return SANTA_ERR_FIRST_TOKENS_METHOD;
     if (o->scores == SANTA_SCORES_Q8 && a->k.dtype != SANTA_Q8_0) return SANTA_ERR_SCORES_Q8;
-    if (o->bernoulli_draws < 0 || o->bernoulli_draws > 65536) return SANTA_ERR_BERNOULLI_DRAWS;
-    if (v->sink_tokens < SANTA_NONE || v->local_tokens < SANTA_NONE || v->heavy_tokens < SANTA_NONE)
-        return SANTA_ERR_VATTENTION_TOKENS;
-    if (v->heavy_stride < 0
-        || (v->heavy_index
-            && (v->heavy || v->heavy_tokens <= 0
-                || (v->heavy_stride && v->heavy_stride < v->heavy_tokens))))
-        return SANTA_ERR_HEAVY_INDEX;
     if (v->heavy_index
         && santa__mul(santa__mul((uint64_t)a->q.shape[0], (uint64_t)a->q.shape[1]),
                       santa__mul((uint64_t)a->q.shape[2],
                                  santa__mul(4, (uint64_t)SANTA__MAX(v->heavy_stride, v->heavy_tokens))))
                > (uint64_t)PTRDIFF_MAX)
         return SANTA_ERR_OVERFLOW;
-    if (v->base_samples < 0 || v->base_samples == 1) return SANTA_ERR_BASE_SAMPLES;
-    if (santa__not_finite_d(v->epsilon) || v->epsilon < 0.0 || v->epsilon >= 1.0) return SANTA_ERR_EPSILON;
-    if (santa__not_finite_d(v->delta) || v->delta < 0.0 || (v->delta > 0.0 && santa__bad_delta(v->delta)))
-        return SANTA_ERR_DELTA;
-    if ((unsigned)v->guarantee > (unsigned)SANTA_GUARANTEE_FULL) return SANTA_ERR_GUARANTEE;
-    if ((unsigned)v->bound > (unsigned)SANTA_BOUND_HOEFFDING) return SANTA_ERR_BOUND;
     if (a->std_error && (santa_method_traits(o->method) & SANTA_BIASED)) return SANTA_ERR_STD_ERROR;
     s = santa__check_work(o, santa__mul((uint64_t)a->q.shape[0], (uint64_t)a->k.shape[2]));
     return s == SANTA_OK && santa_unused_option(o) ? SANTA_ERR_OPTION_UNUSED : s;
@@ -3768,6 +3777,14 @@ static float santa__sm_scale(const santa_attention *a) {
     return a->sm_scale > 0.0f || a->sm_scale < 0.0f ? a->sm_scale : by_default;
 }
 
+/* Blocks of block_size keys that a sequence may have. */
+static int64_t santa__mask_blocks(const santa_problem *p) {
+    return (p->capacity - 1) / p->o.sample_attention.block_size + 1;
+}
+
+/* Blocks of query rows, which may begin within one. */
+static int64_t santa__q_blocks(int64_t q_len, int64_t block) { return (q_len + 2 * block - 2) / block; }
+
 SANTA__ONCE
 SANTADEF santa_status santa_problem_make(const santa_attention *a, const santa_options *o,
                                          santa_problem *problem) {
@@ -3794,6 +3811,12 @@ SANTADEF santa_status santa_problem_make(const santa_attention *a, const santa_o
     if (a->block_table && a->block_table_stride == 0) p.a.block_table_stride = a->max_pages;
     p.a.key_list_stride = santa__key_list_stride(a);
     if (o->item_begin == 0 && o->item_end == 0) p.o.item_end = p.batch * p.kv_heads;
+    if ((santa_method_traits(o->method) & SANTA_SPARSE)
+        && santa__mul(santa__mul((uint64_t)p.batch, (uint64_t)p.heads),
+                      santa__mul((uint64_t)santa__q_blocks(p.q_len, p.o.sample_attention.block_size),
+                                 (uint64_t)santa__mask_blocks(&p)))
+               > (uint64_t)PTRDIFF_MAX)
+        return SANTA_ERR_OVERFLOW;
     *problem = p;
     return SANTA_OK;
 }
@@ -4079,7 +4102,7 @@ typedef struct santa__part_of { int64_t from, to; } santa__part_of;
    not far, in whole buckets, drawn. */
 typedef struct santa__routed {
     santa__part_of part;
-    int64_t far, fixed, whole, drawn;
+    int64_t num_far, fixed, whole, drawn;
     int is_bad;                              /* its query gives NaN */
 } santa__routed;
 
@@ -4136,16 +4159,9 @@ static int santa__is_prefill(const santa_problem *p) {
     const santa_sample_attention_options *x = &p->o.sample_attention;
     if (!santa__has_traits(&p->o, SANTA_EXACT | SANTA_SPARSE)) return 0;
     if (p->o.scores != SANTA_SCORES_EXACT || santa__is_listed(p)) return 0;
-    return p->q_len >= SANTA__PREFILL_ROWS || (santa__has_traits(&p->o, SANTA_SPARSE) && santa__wants_blocks(x));
+    return p->q_len >= SANTA__PREFILL_ROWS
+           || (santa__has_traits(&p->o, SANTA_SPARSE) && santa__wants_blocks(x));
 }
-
-/* Blocks of block_size keys that a sequence may have. */
-static int64_t santa__mask_blocks(const santa_problem *p) {
-    return (p->capacity - 1) / p->o.sample_attention.block_size + 1;
-}
-
-/* Blocks of query rows, which may begin within one. */
-static int64_t santa__q_blocks(int64_t q_len, int64_t block) { return (q_len + 2 * block - 2) / block; }
 
 /* Whether the blocks to read are found by sampling. */
 static int santa__is_sampled(const santa_problem *p) {
@@ -5474,7 +5490,8 @@ static void santa__size_blocks(santa__mass *x, int64_t heads, int64_t num_sample
    max_h p_hj): the first tooth of a comb of step 1 in its interval of that length takes it, so
    only blocks with teeth are looked into again. x: the heads, with units, and what they draw by
    in the first one's prefix. Head h's weights go to l->weight + h * stride; of more heads than
-   one stride is l's room, and a row too many is one that the sum of the sizes was rounded up by. */
+   one stride is l's room, and a row too many is one that the sum of the sizes was rounded up
+   by. */
 static void santa__draw_sized(santa__mass *x, int64_t heads, santa__rng *rng, santa__picks *l,
                               int64_t stride) {
     float size[SANTA_BLOCK];
@@ -7246,9 +7263,9 @@ static void santa__round_octaves(float *u, int64_t n) {
     for (k = 0; k < 255; k++) rounded[k] = (float)exp((double)k * -step);
     for (k = 0; k < 16; k++) {
         const double exact = exp(((double)k + 0.5) * step);
-        const float near = (float)exact;
-        memcpy(&middle[k], &near, sizeof bits);
-        middle[k] -= (double)near > exact;
+        const float rounded = (float)exact;
+        memcpy(&middle[k], &rounded, sizeof bits);
+        middle[k] -= (double)rounded > exact;
     }
     middle[16] = UINT32_MAX;
     for (i = k = 0; i < 64; i++) {
@@ -7698,7 +7715,8 @@ static int64_t santa__va_predict(santa__va *x, int64_t g, int64_t want) {
     float *q = SANTA__PART(float, j, row_a);
     int64_t count;
     if (v->heavy_index)
-        return santa__va_mark(x, v->heavy_index + santa__result_at(j, g) * v->heavy_stride, v->heavy_tokens);
+        return santa__va_mark(x, v->heavy_index + santa__result_at(j, g) * v->heavy_stride,
+                              v->heavy_tokens);
     santa__load_query(j, &j->p->a.q, g, q);
     /* -1, no key: the predictor may return more than it writes */
     memset(x->list, 0xff, (size_t)want * sizeof *x->list);
@@ -8228,19 +8246,19 @@ static void santa__measure_mass(const santa__job *j, const santa__routed *routed
 }
 
 /* How unequal the far keys' buckets are. */
-static void santa__count_buckets(const santa__job *j, const santa__bucket *bucket, int64_t far,
+static void santa__count_buckets(const santa__job *j, const santa__bucket *bucket, int64_t num_far,
                                  santa__tally *tally) {
     const int64_t n = j->p->a.buckets->num_buckets;
     double squares = 0.0;
     int64_t c, largest = 0;
-    if (far == 0) return;
+    if (num_far == 0) return;
     for (c = 0; c < n; c++) {
         squares += (double)bucket[c].count * (double)bucket[c].count;
         largest = SANTA__MAX(largest, bucket[c].count);
     }
     tally->rows++;
-    tally->imbalance += (int64_t)((double)n * squares / ((double)far * (double)far) * 1e6);
-    tally->largest += (int64_t)((double)largest / (double)far * 1e6);
+    tally->imbalance += (int64_t)((double)n * squares / ((double)num_far * (double)num_far) * 1e6);
+    tally->largest += (int64_t)((double)largest / (double)num_far * 1e6);
 }
 
 /* The keys that the row leaves to the router; those before and behind are read exactly. */
@@ -8303,21 +8321,22 @@ static void santa__route_row(santa__job *j, int64_t span, int64_t from, int64_t 
     memset(&l, 0, sizeof l);
     l.index = SANTA__PART(int32_t, j, index);
     r->part = santa__far_keys(j, &x);
-    r->far = santa__find_buckets(&x, r->part, bucket);
-    r->is_bad = r->far != r->part.to - r->part.from || (r->far > 0 && !santa__route(j, share, stride));
-    if (r->is_bad) r->far = 0;
-    if (r->far > 0 && j->o->saap.num_probes > 0) santa__probe(j, share, stride, bucket);
-    if (r->far > 0 && j->o->num_samples != SANTA_NONE) {
+    r->num_far = santa__find_buckets(&x, r->part, bucket);
+    r->is_bad = r->num_far != r->part.to - r->part.from
+                || (r->num_far > 0 && !santa__route(j, share, stride));
+    if (r->is_bad) r->num_far = 0;
+    if (r->num_far > 0 && j->o->saap.num_probes > 0) santa__probe(j, share, stride, bucket);
+    if (r->num_far > 0 && j->o->num_samples != SANTA_NONE) {
         santa__chances(j, share, stride, bucket);
         santa__draw_buckets(j, &x, bucket, &l, SANTA__PART(float, j, chance));
     }
     r->drawn = l.rows;
     r->fixed = santa__list_range(key, 0, j->range[0].begin, r->part.from);
     r->fixed = santa__list_range(key, r->fixed, r->part.to, j->range[0].end);
-    r->whole = r->far > 0 ? santa__visit(&x, bucket, key + r->fixed) : 0;
+    r->whole = r->num_far > 0 ? santa__visit(&x, bucket, key + r->fixed) : 0;
     if (!santa__are_far(r->part, key + r->fixed, r->whole) || !santa__are_far(r->part, l.index, l.rows)) {
         r->is_bad = 1;
-        r->far = r->whole = r->drawn = 0;
+        r->num_far = r->whole = r->drawn = 0;
     }
     santa__states_begin(j, 0);
 }
@@ -8378,10 +8397,10 @@ static void santa__end_routed(santa__job *j, int64_t span, int64_t from, int64_t
         mass[g].chance = SANTA__PART(float, j, chance);
     }
     santa__attend_drawn(j, 0, j->group, mass, &l, head);
-    santa__finish_routed(j, &l, r->far - r->whole, head);
-    santa__count_buckets(j, bucket, r->far, tally);
+    santa__finish_routed(j, &l, r->num_far - r->whole, head);
+    santa__count_buckets(j, bucket, r->num_far, tally);
     if (j->o->saap.measure_mass) santa__measure_mass(j, r, &l, tally);
-    for (c = 0; c < buckets && r->far > 0; c++) j->stats->visited_buckets += bucket[c].is_read;
+    for (c = 0; c < buckets && r->num_far > 0; c++) j->stats->visited_buckets += bucket[c].is_read;
     j->stats->far_rows += r->part.to - r->part.from;
     j->stats->visited_rows += r->whole + r->drawn;
     j->stats->k_rows_read += keys + r->drawn;
@@ -9084,8 +9103,8 @@ static void santa__count_tiles(const santa__said *x, const int64_t *inner, int64
     }
 }
 
-/* The bytes of all ranks from each one's own, which must come back as they were: what a rank draws
-   by counts what it has. */
+/* The bytes of all ranks from each one's own, which must come back as they were: what a rank
+   draws by counts what it has. */
 static int santa__meets(const santa_ranks_options *r, const void *mine, size_t bytes, void *all) {
     return r->all_gather(r->user, mine, bytes, all, NULL) == 0
            && memcmp((const char *)all + (size_t)r->rank * bytes, mine, bytes) == 0;
@@ -11112,6 +11131,7 @@ static santa_status santa__check_assign(const santa_attention *a, const santa_te
     if (santa__batch_of(a) <= 0) return SANTA_ERR_SHAPE;
     if ((s = santa__check_lengths(a, santa__batch_of(a))) != SANTA_OK) return s;
     if ((s = santa__check_router(a)) != SANTA_OK) return s;
+    if (santa__mul((uint64_t)keys->shape[0], 4) > (uint64_t)PTRDIFF_MAX) return SANTA_ERR_OVERFLOW;
     if (keys->shape[0] != santa__batch_of(a) || keys->shape[2] != a->k.shape[2]
         || keys->shape[3] != a->k.shape[3] || keys->device != a->k.device)
         return SANTA_ERR_BUCKETS_KEYS;
@@ -11347,7 +11367,8 @@ static santa_status santa__plan_sample(santa__plan *p, const santa_options *give
     if (!given) return SANTA_ERR_NULL_ARGUMENT;
     if (n <= 0) return SANTA_ERR_SHAPE;
     if (n > INT32_MAX) return SANTA_ERR_TOO_LONG;
-    if ((s = santa__check_sampler(given)) != SANTA_OK) return s;
+    if ((s = santa__check_values(given)) != SANTA_OK) return s;
+    if ((s = santa__check_work(given, UINT64_MAX)) != SANTA_OK) return s;
     if (santa__has_ranks(given)) return SANTA_ERR_RANKS_METHOD;
     if (!santa__methods[given->method].draw) return SANTA_ERR_METHOD; /* it does not start from scores */
     if (santa_unused_option(given)) return SANTA_ERR_OPTION_UNUSED;
@@ -11437,6 +11458,7 @@ SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int6
     santa_status s;
     if (!a || !out || (rows > 0 && (!index || !weight))) return SANTA_ERR_NULL_ARGUMENT;
     if (rows < 0) return SANTA_ERR_SHAPE;
+    if (santa__mul((uint64_t)rows, sizeof *index) > (uint64_t)PTRDIFF_MAX) return SANTA_ERR_OVERFLOW;
     if ((s = santa__check_shapes(a)) != SANTA_OK) return s;
     if ((s = santa__check_extras(a)) != SANTA_OK) return s;
     if ((s = santa__check_step(a, batch, 0, kv_head)) != SANTA_OK) return s;
@@ -11709,6 +11731,7 @@ SANTADEF santa_status santa_variance_pps(const float *p, const float *size, int6
     double sum, x = 0.0, at = 0.0, total = 0.0, sure = 0.0, *diff, *anchor;
     santa__break *event;
     int64_t i, c, events = 0;
+    int is_bad = 0;
     santa_status status =
         santa__check_variance(p, n, v, stride, dv, num_samples, variance, workspace, workspace_bytes, &sum);
     if (status != SANTA_OK) return status;
@@ -11725,6 +11748,8 @@ SANTADEF santa_status santa_variance_pps(const float *p, const float *size, int6
         for (c = 0; c < dv; c++) anchor[c] += (double)p[i] / sum * (double)v[i * stride + c];
     }
     for (c = 0; c < dv; c++) anchor[c] = sure >= SANTA__ANCHOR ? anchor[c] / sure : 0.0;
+    for (i = 0; i < n; i++)
+        for (c = 0; c < dv && size[i] > 0.0f; c++) is_bad |= santa__not_finite(v[i * stride + c]);
     /* diff = estimate at u = 0 minus the exact output */
     for (i = 0; i < n; i++) {
         const double mu = s * (double)size[i] / sum, before = x;
@@ -11752,7 +11777,7 @@ SANTADEF santa_status santa_variance_pps(const float *p, const float *size, int6
                                 (c ? 1.0 : -1.0) * (double)p[key] / sum / mu);
         }
     }
-    *variance = total;
+    *variance = is_bad ? santa__nan() : total;
     return SANTA_OK;
 }
 
@@ -12071,13 +12096,15 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, int by_strip, 
     const float unit = pairs ? x->scale : santa__unit(t);
     const int rows = SANTA__MIN(SANTA__KEEP_K / heads, 8),
               step = integers ? 32 * SANTA__QUANTS : SANTA__PACK;
-    const int far = x->heads == 1 ? SANTA__AHEAD : x->in_order ? SANTA__AHEAD_TOKENS : SANTA__AHEAD_HEADS;
+    const int ahead_by = x->heads == 1 ? SANTA__AHEAD
+                         : x->in_order ? SANTA__AHEAD_TOKENS
+                                       : SANTA__AHEAD_HEADS;
     const int64_t bytes = santa__bytes(t, d), whole = d / step * step;
     const int64_t kv_heads = x->heads, k_step = x->k_step, q_strip = x->q_strip,
                   cycle = x->in_order ? kv_heads : 1;
     int i, k, g;
     for (i = 0; i < n; i += rows) {
-        const char *const *coming = row + i + far, *const *r = row + i, *few[8];
+        const char *const *coming = row + i + ahead_by, *const *r = row + i, *few[8];
         const char *first = x->q + g0 * santa__packed(form);
         float *s = x->s + g0 * x->s_stride + i;
         int64_t h, start = x->at, next = x->at, next_head = 0;
@@ -12096,7 +12123,7 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, int by_strip, 
             int strip = 0;
             if (!x->in_order) {
                 SANTA__UNROLL
-                for (k = 0; k < rows; k++) ahead[k] = row[i + far + k] + start;
+                for (k = 0; k < rows; k++) ahead[k] = row[i + ahead_by + k] + start;
             } else
                 for (k = 0; k < rows; k++) {
                     const int last = ++next_head == cycle;
@@ -12375,7 +12402,7 @@ SANTA__INLINE void SANTA__ISA(accumulate_columns)(santa_dtype t, float unit, con
                   to = next + vecs * SANTA__LANES > dv ? dv : next / 32 * 32;
     const int64_t first = (santa__bytes(t, c / 32 * 32) + 63) / 64 * 64,
                   last = santa__bytes(t, to); /* lines to prefetch */
-    const int far = vecs * SANTA__LANES < 64 ? SANTA_BLOCK : SANTA__AHEAD,
+    const int ahead_by = vecs * SANTA__LANES < 64 ? SANTA_BLOCK : SANTA__AHEAD,
               one = heads == 2 && x->group - g0 == 1;
     const int strips = SANTA__BY_STRIP && t == SANTA_F32;            /* which are at hand */
     const int64_t at = x->at, w_stride = x->w_stride;
@@ -12387,7 +12414,7 @@ SANTA__INLINE void SANTA__ISA(accumulate_columns)(santa_dtype t, float unit, con
     for (i = 0; i < n; i++) {
         const char *r = row[i] + at;
         int64_t b;
-        for (b = first; b < last && !strips; b += 64) SANTA__PREFETCH(row[i + far] + at + b);
+        for (b = first; b < last && !strips; b += 64) SANTA__PREFETCH(row[i + ahead_by] + at + b);
         SANTA__ISA(vcolumns)(t, r, c, vecs, f);
         SANTA__UNROLL
         for (g = 0; g < heads; g++) {
