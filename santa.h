@@ -259,9 +259,9 @@
    NaN or +inf score among the keys a row reads gives NaN in all of that row's out and lse,
    never a plausible number; where soft_cap is set a +inf product is a score of soft_cap. Heads
    of a group that share keys or draws may share such a NaN. A NaN in a V row shows when the row
-   is read; rows not drawn are not looked at. dense, prefill and vattention add up before they
-   divide: |V| times the keys that weigh as much as the largest must stay below 3e38, or out is
-   infinite.
+   is read; rows not drawn are not looked at. dense, prefill and vattention, and on a GPU all
+   methods but pps, add up before they divide: |V| times the keys that weigh as much as the
+   largest, or the draws, must stay below 3e38, or out is infinite.
 
    >>random
 

@@ -1831,7 +1831,7 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
         }
         return;
     }
-    float x[C][8], up = 1.0f, m = 0.0f;
+    float x[C][8], up = 1.0f, m = 1.92592994e-34f;  /* 2^-112 */
     if (LO && p.q_type == SANTA_F32) {
 #pragma unroll
         for (int i = 0; i < 8 * C; i++) x[i / 8][i % 8] = 0.0f;
@@ -1854,17 +1854,18 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
             else unpack16<__nv_bfloat16>(y[i], x[i]);
     }
     if (eight_bits<K> && !(p.q_parts && !LO)) {
-        /* a power of two, exact to 2^-39 of the largest; one for all heads: it is undone after
-           the mma */
+        /* a power of two, exact to 2^-39 of the largest finite one; one for all heads: it is
+           undone after the mma. From 2^-112 on, so that both powers are floats */
 #pragma unroll
-        for (int i = 0; i < 8 * C; i++) m = fmaxf(m, fabsf(x[i / 8][i % 8]));
+        for (int i = 0; i < 8 * C; i++) {
+            const float size = fabsf(x[i / 8][i % 8]);
+            m = size <= FLT_MAX ? fmaxf(m, size) : m;
+        }
 #pragma unroll
         for (int o = 1; o < 32; o <<= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
-        if (m > 1e-30f && m < 1e30f) {
-            const unsigned above = (__float_as_uint(m) >> 23) - 141u;             /* m < 2^(above + 15) */
-            up = __uint_as_float((127u - above) << 23);
-            q.unscale = __uint_as_float((127u + above) << 23);
-        }
+        const unsigned above = (__float_as_uint(m) >> 23) - 141u;                 /* m < 2^(above + 15) */
+        up = __uint_as_float((127u - above) << 23);
+        q.unscale = __uint_as_float((127u + above) << 23);
     }
     with_type<K>(p, [&](auto type) {
         typedef decltype(type) T;
@@ -2226,8 +2227,9 @@ __device__ __forceinline__ void write_block(const params &p, int b, int kv, int 
         const i64 at = (row * p.blocks + block) * BLOCK + 8 * r;
         if (p.stash_type == SANTA_STASH_U8) {
             /* rounded up with the probability of the remainder: unbiased; 16 random bits per
-               key */
-            uint4 w = philox(key, (unsigned)(block * 8 + r), random_head(p, head + slot.head),
+               key, which ranks count from the context's start */
+            const int first = p.ranks && p.context_lens && !p.copied ? p.first_key / BLOCK : 0;
+            uint4 w = philox(key, (unsigned)((first + block) * 8 + r), random_head(p, head + slot.head),
                              (unsigned)(p.q_index + slot.row), 3);
             const unsigned bits[4] = { w.x, w.y, w.z, w.w };
             unsigned n[8];
@@ -3060,9 +3062,11 @@ __device__ __forceinline__ double block_mass(float2 x, float m) {
     return x.x < MASK_LIMIT && x.y == x.y ? 0.0 : (double)pow2(x.x - m) * (double)x.y;
 }
 
-/* exp(x - the larger of x and y): what a double's exp adds to a float's is lost in the sum that
-   follows. */
-__device__ __forceinline__ float exp_below(double x, double y) { return expf((float)fmin(x - y, 0.0)); }
+/* exp(x - the larger of x and y), or NaN: what a double's exp adds to a float's is lost in the
+   sum that follows. */
+__device__ __forceinline__ float exp_below(double x, double y) {
+    return x - y > 0.0 ? 1.0f : expf((float)(x - y));
+}
 
 /* The keys' share of the mass beside an optional sink (santa__lse of santa.h). m in base 2. */
 __device__ __noinline__ double sink_share_of(const params &p, int head, float m, double total) {
@@ -3088,7 +3092,7 @@ __device__ __noinline__ float head_lse(const params &p, int head, float m, doubl
         top = sink > top ? sink : top;
         t = total * (double)exp_below(natural, sink) + (double)exp_below(sink, natural);
     }
-    if (!(t > 0.0)) return -INFINITY;
+    if (!(t > 0.0)) return t == t ? -INFINITY : __int_as_float(0x7fc00000);           /* a sink of NaN */
     const i64 bits = __double_as_longlong(t), one = 0x3ff0000000000000;
     const int exponent = (int)(bits >> 52) - 1023;
     const double rest = __longlong_as_double((bits & 0x000fffffffffffff) | one);
@@ -3834,10 +3838,9 @@ template <int N> __device__ __forceinline__ void keep_sums(const float keep[2], 
 #pragma unroll
         for (int e = 0; e < 4; e++) acc[k][e] *= keep[e & 1];
 }
-/* Weights times the scales of V's rows. They become f16: those of a head, and its sums so far,
-   are smaller by 2^unit, so that the largest is about as large as without scales. keep: see
-   weigh_block. */
-__device__ __forceinline__ void weigh_scales(const params &p, const cursor &x, float (&s)[2][8],
+/* Weights times the scales of V's rows: those of a head, and its sums so far, are smaller by
+   2^unit, so that the largest is about 2^bits, as without scales. keep: see weigh_block. */
+__device__ __forceinline__ void weigh_scales(const params &p, const cursor &x, int bits, float (&s)[2][8],
                                              float (&keep)[2], int (&unit)[2]) {
     const float2 own = scales_of_block(p, p.v_scales, x.b, x.kv, x.block, x.begin, x.end);
     float most[2] = { 0.0f, 0.0f };
@@ -3857,7 +3860,7 @@ __device__ __forceinline__ void weigh_scales(const params &p, const cursor &x, f
 #pragma unroll
         for (int o = 4; o < 32; o <<= 1) most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], o));
         const int before = unit[e], kept = min(exponent(keep[e]) + 1, 0);
-        unit[e] = min(max(max(before + kept, exponent(most[e]) - (WEIGHT_BITS - 1)), (int)LEAST_UNIT),
+        unit[e] = min(max(max(before + kept, exponent(most[e]) - (bits - 1)), (int)LEAST_UNIT),
                       (int)MOST_UNIT);
         keep[e] *= power(before - unit[e]);
 #pragma unroll
@@ -4459,7 +4462,8 @@ k_dense(const __grid_constant__ params p) {
                                     x.position, bad_pages<PAGED>(p, x), s, m);
                 float keep[2];
                 weigh_block(s, m, weight_bits<K>(p), ((2u << more) - 1) << lead, top, den, keep);
-                if (SCALES && p.v_scales.data) weigh_scales(p, x, s, keep, unit);
+                if (SCALES && p.v_scales.data)
+                    weigh_scales(p, x, (int)weight_bits<K>(p), s, keep, unit);
                 keep_sums(keep, acc);
                 continue;
             }
@@ -12774,7 +12778,7 @@ __device__ __noinline__ int head_needs(const params &p, const va_row &row, int b
     x.sigma = sqrt(fmax((squares - d[1] * d[1] / nb) / (nb - 1.0), 0.0));
     x.denominator = d[0] + w * d[1] + sink;
     x.trace = x.norm = 0.0;
-    const bool bad = !(d[0] <= DBL_MAX && d[1] <= DBL_MAX)
+    const bool bad = !(d[0] <= DBL_MAX && d[1] <= DBL_MAX) || (p.sinks && p.sinks[head] != p.sinks[head])
                   || (p.va.by_scores && ((va_counts *)p.arrived)[at].bad);
     double spread = relative_spread(all, x.sigma, x.denominator);
     bool finite = true;

@@ -418,6 +418,8 @@ static void overflows(void) {
     BAD_PAGED(ERR_TOO_LONG, a.max_pages = ((int64_t)1 << 31) / PAGE);
     BAD_PAGED(ERR_TOO_LONG, a.max_pages = INT64_MAX / PAGE + 1); /* max_pages * PAGE wraps */
     BAD_PAGED(ERR_OVERFLOW, a.block_table_stride = INT64_MAX);
+    BAD_PAGED(ERR_OVERFLOW, LONG_TABLES; a.block_table_stride = MAX_PAGES);
+    BAD_PAGED(ERR_OVERFLOW, LONG_TABLES; a.block_table_stride = 0);
 }
 
 /* Each stride fits; only what the whole tensor spans does not. Where a product or a sum wraps,
@@ -1117,6 +1119,11 @@ static void sparse_options(void) {
     CHECK_INT(k_blocks, 1);
     o.sample_attention.block_size = 100;
     EXPECT(ERR_SAMPLE_ATTENTION, santa_mask_shape(&a, &o, &q_blocks, &k_blocks));
+    /* more blocks than there are numbers */
+    BAD_SPARSE(ERR_OVERFLOW, a.q.shape[2] = a.out.shape[2] = (int64_t)1 << 30; a.q.stride[2] = 0;
+               a.q.shape[1] = a.out.shape[1] = INT32_MAX; a.q.stride[1] = 0; a.out.stride[2] = 1;
+               a.v.shape[3] = a.out.shape[3] = 1; a.out.stride[1] = (int64_t)1 << 30;
+               a.k.shape[1] = a.v.shape[1] = INT32_MAX; a.k.stride[1] = a.v.stride[1] = 0);
 }
 
 static void proxy_options(void) {
@@ -1324,6 +1331,8 @@ static void buckets(void) {
     EXPECT(ERR_BUCKETS_RANGE, santa_buckets_assign(&a, &new_keys, -2, NULL));
     EXPECT(OK, santa_buckets_assign(&a, &new_keys, -1, NULL));
     BAD_ASSIGN(ERR_BUCKETS_NULL, a.buckets = NULL);
+    BAD_ASSIGN(ERR_OVERFLOW, a.k.shape[0] = new_keys.shape[0] = INT64_MAX;
+               a.k.stride[0] = new_keys.stride[0] = 0; router.r->slots = slot);
     BAD_ASSIGN(ERR_BUCKETS_NULL, new_keys.data = NULL);
     BAD_ASSIGN(ERR_BUCKETS_NULL, none = *router.r; none.index = NULL; a.buckets = &none);
     BAD_ASSIGN(ERR_BUCKETS_INDEX, none = *router.r; none.index = (char *)none.index + 2; a.buckets = &none);
@@ -1503,6 +1512,22 @@ static void steps(void) {
     CHECK_INT(santa_sample_workspace_size(LEN, &o), 0);
     CHECK_INT(santa_sample_workspace_size(LEN, NULL), 0);
     CHECK_INT(santa_sample_capacity(-1, &o), 0);
+    /* options that a whole call has must be in range, read or not */
+#define BAD_SAMPLE(status, change)                                                                         \
+    do {                                                                                                   \
+        reset();                                                                                           \
+        change;                                                                                            \
+        EXPECT(status, santa_sample(scores, LEN, &o, id, &d, got.workspace, need));                        \
+    } while (0)
+    BAD_SAMPLE(ERR_SCORES, o.scores = (santa_scores_method)99);
+    BAD_SAMPLE(ERR_SCORES, o.scores = (santa_scores_method)-1);
+    BAD_SAMPLE(ERR_BERNOULLI_DRAWS, o.scores = SANTA_SCORES_BERNOULLI_IID; o.bernoulli_draws = -5);
+    BAD_SAMPLE(ERR_PROXY_OPTIONS, o.scores = SANTA_SCORES_PROXY; o.proxy.rescue_above = nan_d());
+    BAD_SAMPLE(ERR_PROXY_OPTIONS, o.scores = SANTA_SCORES_PROXY; o.proxy.sink_tokens = -7);
+    BAD_SAMPLE(ERR_THREADS, o.num_threads = -3);
+    BAD_SAMPLE(ERR_ITEMS, o.item_begin = -1);
+    BAD_SAMPLE(ERR_RANKS, o.ranks.count = -5);
+    BAD_SAMPLE(ERR_RANKS, o.ranks.rank = 3);
     reset();
     scores[LEN - 1] = test_nan();
     EXPECT(ERR_NAN,            santa_sample(scores, LEN, &o, id, &d, got.workspace, need));
@@ -1517,6 +1542,14 @@ static void steps(void) {
     weight[0] = weight[1] = 0.5f;
     EXPECT(OK,                santa_gather(&a, 0, 1, index, weight, 2, row));
     EXPECT(OK,                santa_gather(&a, 0, 1, index, weight, 0, row));
+    EXPECT(ERR_OVERFLOW,      santa_gather(&a, 0, 1, index, weight, INT64_MAX, got.out));
+    a.key_list = index;                              /* no part of a gather, whatever it holds */
+    a.key_weights = weight;
+    a.max_list = INT64_MAX;
+    a.key_list_stride = -1000000;
+    a.key_list_rows = 7;
+    EXPECT(OK,                santa_gather(&a, 0, 1, index, weight, 2, row));
+    reset();
     EXPECT(ERR_NULL_ARGUMENT, santa_gather(NULL, 0, 1, index, weight, 2, got.out));
     EXPECT(ERR_NULL_ARGUMENT, santa_gather(&a, 0, 1, NULL, weight, 2, got.out));
     EXPECT(ERR_NULL_ARGUMENT, santa_gather(&a, 0, 1, index, NULL, 2, got.out));

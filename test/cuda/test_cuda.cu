@@ -1737,6 +1737,26 @@ static void poison_is_not_read(void) {
 }
 
 /* A NaN in a K row that is read makes its KV head's rows NaN and no other. */
+/* A sink is device memory: the host does not see what it holds. */
+static void nan_in_sinks(void) {
+    NEED_DEVICE();
+    for (santa_dtype type : {SANTA_BF16, SANTA_F32})
+        for (int64_t n : {40, 3000})
+            for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
+                if (santa_method_traits((santa_method)m) & (SANTA_ROUTES | SANTA_SPARSE)) continue;
+                ref_spec s = spec16(8, 2, n, 64, type);
+                s.sinks = 1;
+                problem clean(s), bad(s);
+                ((float *)bad.a.sinks)[3] = test_nan();
+                result x, y;
+                const santa_options o = options((santa_method)m, 30);
+                if (!run_on_gpu(clean, o, &x) || !run_on_gpu(bad, o, &y)) return;
+                CHECK_MSG(y.nans(0, 0, 3) == 65, "%s, type %d, %lld keys: a sink of NaN leaves numbers",
+                          santa_method_name((santa_method)m), (int)type, (long long)n);
+                for (int64_t h = 4; h < 8; h++) CHECK(y.same_row(0, 0, h, x, 0));
+            }
+}
+
 static void nan_in_k_shows(void) {
     NEED_DEVICE();
     for (santa_dtype type : {SANTA_BF16, SANTA_F16, SANTA_F32})
@@ -3257,6 +3277,7 @@ static const test_case against_cpu[] = {{"methods_and_stashes", methods_and_stas
                                         {0, 0}};
 static const test_case behaviour[] = {
     {"unbiased", unbiased}, {"poison_is_not_read", poison_is_not_read}, {"nan_in_k_shows", nan_in_k_shows},
+    {"nan_in_sinks", nan_in_sinks},
     {"bad_tables", bad_tables}, {"graphs", graphs}, {"same_in_any_batch", same_in_any_batch},
     {"same_on_any_page_size", same_on_any_page_size}, {"same_at_any_alignment", same_at_any_alignment},
     {"same_on_every_run", same_on_every_run}, {"merge", merge},

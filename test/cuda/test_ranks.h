@@ -126,6 +126,11 @@ static void ranks_same_rows(void) {
         make_cuts(&r, turn % 4, s.len, ranks, cuts);
         for (int64_t i = 0; i < ranks && o.method == SANTA_FLASH; i++)
             cuts[i] = ref_min(cuts[i], s.len - 1) / 64 * 64;
+        if (turn % 4 == 1) {                         /* rounded by whole blocks of the context */
+            o.stash = SANTA_STASH_U8;
+            for (int64_t i = 0; i < ranks; i++) cuts[i] = cuts[i] / 64 * 64;
+        }
+        santa_clear_unused_options(&o);
         result over;
         santa_stats sum, whole;
         if (!CHECK_STATUS(gpu_ranks(p, o, cuts, ranks, &over, &sum), SANTA_OK)) continue;
