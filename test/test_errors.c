@@ -418,8 +418,6 @@ static void overflows(void) {
     BAD_PAGED(ERR_TOO_LONG, a.max_pages = ((int64_t)1 << 31) / PAGE);
     BAD_PAGED(ERR_TOO_LONG, a.max_pages = INT64_MAX / PAGE + 1); /* max_pages * PAGE wraps */
     BAD_PAGED(ERR_OVERFLOW, a.block_table_stride = INT64_MAX);
-    BAD_PAGED(ERR_OVERFLOW, LONG_TABLES; a.block_table_stride = MAX_PAGES);
-    BAD_PAGED(ERR_OVERFLOW, LONG_TABLES; a.block_table_stride = 0);
 }
 
 /* Each stride fits; only what the whole tensor spans does not. Where a product or a sum wraps,
@@ -1244,6 +1242,8 @@ static void proxy_copies(void) {
     BAD_COPY_PAGED(ERR_SHAPE, a.q.shape[0] = 0);
     BAD_COPY_PAGED(ERR_SHAPE, a.q.shape[0] = -3);
     BAD_COPY_PAGED(ERR_BLOCK_TABLE_SHAPE, a.max_pages = 0);
+    BAD_COPY_PAGED(ERR_OVERFLOW, a.q.shape[0] = INT64_MAX; a.block_table_stride = 0);
+    BAD_COPY_PAGED(ERR_OVERFLOW, a.q.shape[0] = INT64_MAX; a.block_table_stride = MAX_PAGES);
     BAD_COPY_PAGED(ERR_BLOCK_TABLE_SHAPE, a.block_table_stride = MAX_PAGES - 1);
     BAD_COPY_PAGED(ERR_BLOCK_TABLE, table[0] = -1);
     BAD_COPY_PAGED(ERR_BLOCK_TABLE, table[BATCH * MAX_PAGES - 1] = BATCH * MAX_PAGES); /* the last, first */
