@@ -1,5 +1,6 @@
 #!/bin/sh
-# The tests' own tools: what must fail does, and is counted. Wants the test program in $BUILD.
+# The tests' own tools: what must fail does, and is counted; the model of bench/cost.py. Wants the test program in
+# $BUILD.
 # Last line: the count.
 . "$(dirname "$0")/cells.sh"
 
@@ -59,6 +60,107 @@ structs() {
     done <"$dir/structs"
 }
 
+# cost_says STATUS LINES PROGRAM...: how a form of bench/cost.py ends, with so many lines on stderr.
+cost_says() {
+    status=$1
+    lines=$2
+    shift 2
+    need python3
+    python3 -B "$@" >"$dir/out" 2>"$dir/error"
+    code=$?
+    cat "$dir/error"
+    [ "$code" -eq "$status" ] && [ "$(wc -l <"$dir/error")" -eq "$lines" ]
+}
+
+# Its predictions for two cards, the fit to one and the bytes against the files that were measured.
+cost_holds() {
+    cost_says 0 0 bench/cost.py --check 15 || return 1
+    tail -n 1 "$dir/out"
+    [ "$(tail -n 1 "$dir/out")" = "81 times within 15 %, 32 counts of bytes within 10 %" ]
+}
+
+cost_constants() {
+    for wrong in "--latency 14" "--latency 7" "--link 1" "--bandwidth 3.6" "--bandwidth 5.2"; do
+        # shellcheck disable=SC2086
+        cost_says 1 1 bench/cost.py --check 15 $wrong || { echo "not noticed: $wrong"; return 1; }
+    done
+    while read -r wrong; do
+        cost_says 1 1 -c "import sys; sys.path.insert(0, 'bench'); import cost; $wrong; cost.main(['--check', '15'])" ||
+            { echo "not noticed: $wrong"; return 1; }
+    done <<'END'
+cost.copy_bytes = lambda head_dim: 80
+cost.ELEMENT = 4
+cost.SAMPLES = 1280
+was = cost.exchanges; cost.exchanges = lambda method, shape: was(method, shape)[1:] or was(method, shape)
+was = cost.exchanges; cost.exchanges = lambda method, shape: 2 * was(method, shape)
+END
+}
+
+# A file that says otherwise, or nothing.
+cost_files() {
+    mkdir "$dir/results" && cp bench/cost.py "$dir" || return 1
+    cp bench/results/*-h200x2-ranks.txt bench/results/*-h200-bench.txt "$dir/results" || return 1
+    cost_says 0 0 "$dir/cost.py" --check 15 || return 1
+    sed 's/^\(prop .* us .* us \) *312\.6 us/\1 412.6 us/' bench/results/2026-11-25-h200x2-ranks.txt \
+        >"$dir/results/2026-11-25-h200x2-ranks.txt"
+    cost_says 1 1 "$dir/cost.py" --check 15 || return 1
+    sed '/^top-k  /d' bench/results/2026-11-25-h200x2-ranks.txt >"$dir/results/2026-11-25-h200x2-ranks.txt"
+    cost_says 1 1 "$dir/cost.py" && grep -q "no times of top-k" "$dir/error" || return 1
+    rm "$dir/results/2026-11-26-h200-bench.txt"
+    cp bench/results/2026-11-25-h200x2-ranks.txt "$dir/results"
+    cost_says 1 1 "$dir/cost.py" && grep -q "No such file" "$dir/error"
+}
+
+cost_arguments() {
+    while read -r wrong; do
+        # shellcheck disable=SC2086
+        cost_says 2 1 bench/cost.py $wrong && [ ! -s "$dir/out" ] || { echo "taken: $wrong"; return 1; }
+    done <<'END'
+--keys 0
+--keys 2048M
+--ranks 1,,2
+--ranks 65537
+--method bernoulli
+--latency nan
+--link -1
+--bandwidth fast
+--heads 30
+--head-dim 12
+--batch 1.5
+--check 0
+--cards 2
+END
+}
+
+# What must hold of any model: an eighth of the heads is an eighth of the bytes; two ranks are those measured; no way
+# to cut is faster than the best; more latency is never faster; a way pays from where it begins to be faster.
+cost_projects() {
+    cost_says 0 0 - <<'END'
+import sys
+sys.path.insert(0, "bench")
+import cost
+rows, (_, read) = cost.read_ranks(), cost.read_bench()
+model, slow, s = cost.Model(rows, read), cost.Model(rows, read), cost.Shape(32, 8, 128, 1)
+slow.latency += 30.0
+for m in cost.METHODS:
+    whole, eighth = cost.bytes_read(m, s, 1 << 20, 1), cost.bytes_read(m, s.cut(8), 1 << 20, 1)
+    assert abs(8 * eighth / whole - 1) < 1e-9, m
+    assert model.step(m, s, 1 << 20, 1) == model.own(m, s, 1 << 20), m
+    two = [r for r in rows if (r.method, r.keys) == (m, 1 << 20)]
+    assert all(abs(cost.off(model.step(m, s, 1 << 20, 2), r.over)) < 15 for r in two) and two, m
+    for gpus in (1, 2, 3, 6, 8, 12, 64):
+        us, heads, ranges = model.best(m, s, 10 << 20, gpus)
+        assert heads * ranges == gpus and us == model.step(m, s, 10 << 20, ranges, heads), m
+        assert us <= model.step(m, s, 10 << 20, gpus), m
+        assert heads == min(gpus, 8) or 8 % gpus and gpus % 8, (m, gpus, heads)
+        if gpus > 1:
+            assert slow.step(m, s, 10 << 20, gpus) > model.step(m, s, 10 << 20, gpus) + 29.9, m
+            n = model.pays_from(m, s, gpus)
+            faster = [model.step(m, s, k, gpus) < model.step(m, s, k, 1) for k in (n - gpus, n)]
+            assert faster == [False, True], (m, gpus, n)
+END
+}
+
 list() {
     cell "a case that hangs ends the run and fails it" hangs
     cell "a case that ends in time does not" \
@@ -78,6 +180,11 @@ list() {
          'plan a; part a sh -c "echo 1 passed, 0 failed, 0 skipped; exit 5"'
     cell "a part that sets what a part uses, and ends badly" parts 1 "1 passed, 1 failed, 0 skipped" \
          'plan a; mine() { log=$BUILD/other; echo 1 passed, 0 failed, 0 skipped; return 5; }; part a mine'
+    cell "bench/cost.py against what was measured" cost_holds
+    cell "bench/cost.py with a wrong constant" cost_constants
+    cell "bench/cost.py with other files" cost_files
+    cell "bench/cost.py with wrong arguments" cost_arguments
+    cell "bench/cost.py for other ranks" cost_projects
     cell "one version everywhere" versions
     cell "every struct has its size in the API" structs
     cell "a part of the plan that is not run" parts 1 "1 passed, 1 failed, 0 skipped" \
