@@ -161,6 +161,34 @@ for m in cost.METHODS:
 END
 }
 
+# The tables of bench/results/README.md are what it says.
+cost_tables() {
+    cost_says 0 0 - <<'END'
+import sys
+sys.path.insert(0, "bench")
+import cost
+rows, (_, read) = cost.read_ranks(), cost.read_bench()
+model, s, gpus = cost.Model(rows, read), cost.Shape(32, 8, 128, 1), [1 << i for i in range(7)]
+for m in cost.METHODS:
+    line = f"| {m} | {model.fixed[m]:.1f} us | {1e-6 * model.rate[m]:.2f} TB/s | {len(cost.exchanges(m, s))} |"
+    for keys in (1 << 20, 1 << 17):
+        over = next(r.over for r in rows if (r.run, r.method, r.keys) == ("threads", m, keys))
+        us = model.step(m, s, keys, 2)
+        line += f" {over:.0f}, {us:.0f} us ({cost.off(us, over):+.1f} %) |"
+    print(line)
+for keys in (1, 10):
+    for m in cost.SHOWN:
+        ranges = [f"{model.step(m, s, keys << 20, r):.0f}" for r in gpus]
+        both = [min(model.best(m, s, keys << 20, r)[0], model.step(m, s, keys << 20, 1, min(r, 8))) for r in gpus]
+        print(f"| {keys}M, {m}, ranges | {' | '.join(ranges)} |")
+        print(f"| heads x ranges | {' | '.join(f'{us:.0f}' for us in both)} |")
+END
+    [ "$(wc -l <"$dir/out")" -eq 21 ] || return 1
+    while IFS= read -r line; do
+        grep -qxF "$line" bench/results/README.md || { echo "not in bench/results/README.md: $line"; return 1; }
+    done <"$dir/out"
+}
+
 list() {
     cell "a case that hangs ends the run and fails it" hangs
     cell "a case that ends in time does not" \
@@ -185,6 +213,7 @@ list() {
     cell "bench/cost.py with other files" cost_files
     cell "bench/cost.py with wrong arguments" cost_arguments
     cell "bench/cost.py for other ranks" cost_projects
+    cell "bench/cost.py and bench/results/README.md" cost_tables
     cell "one version everywhere" versions
     cell "every struct has its size in the API" structs
     cell "a part of the plan that is not run" parts 1 "1 passed, 1 failed, 0 skipped" \
