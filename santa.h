@@ -7266,9 +7266,9 @@ static void santa__round_octaves(float *u, int64_t n) {
     for (k = 0; k < 255; k++) rounded[k] = (float)exp((double)k * -step);
     for (k = 0; k < 16; k++) {
         const double exact = exp(((double)k + 0.5) * step);
-        const float rounded = (float)exact;
-        memcpy(&middle[k], &rounded, sizeof bits);
-        middle[k] -= (double)rounded > exact;
+        const float nearest = (float)exact;
+        memcpy(&middle[k], &nearest, sizeof bits);
+        middle[k] -= (double)nearest > exact;
     }
     middle[16] = UINT32_MAX;
     for (i = k = 0; i < 64; i++) {
@@ -11179,6 +11179,7 @@ SANTADEF santa_status santa_buckets_assign(const santa_attention *a, const santa
     return SANTA_OK;
 }
 
+SANTA__ONCE
 SANTADEF int64_t santa_buckets_find(const santa_attention *a, int64_t slot, int64_t kv_head, int64_t key) {
     santa__index x;
     if (santa_buckets_size(a) == 0 || a->k.device != SANTA_CPU || !a->buckets->index
@@ -11780,7 +11781,7 @@ SANTADEF santa_status santa_variance_pps(const float *p, const float *size, int6
                                 (c ? 1.0 : -1.0) * (double)p[key] / sum / mu);
         }
     }
-    *variance = is_bad ? santa__nan() : total;
+    *variance = is_bad ? (double)santa__nan() : total;
     return SANTA_OK;
 }
 
@@ -11819,6 +11820,7 @@ SANTADEF double santa_effective_keys(const float *p, int64_t n) {
     return sum * sum / square;
 }
 
+SANTA__ONCE
 SANTADEF double santa_relative_l2(const float *got, const float *want, int64_t n) {
     double diff = 0.0, norm = 0.0;
     int64_t i;
@@ -11832,6 +11834,7 @@ SANTADEF double santa_relative_l2(const float *got, const float *want, int64_t n
     return diff + norm;                                               /* 0, or NaN */
 }
 
+SANTA__ONCE
 SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
     double dot = 0.0, a = 0.0, b = 0.0;
     int64_t i;

@@ -1701,6 +1701,17 @@ static void measures(void) {
         EXPECT(OK, VARIANCE(p, LEN, v, DIM_V, SANTA_MAX_SAMPLES, &result, got.workspace, bytes));
         EXPECT(OK, VARIANCE(p, LEN, v, DIM_V, 8, &result, got.workspace, bytes));
         CHECK(result >= 0.0);
+        /* a key that is sure adds no variance, but its NaN or infinity shows, whichever it is */
+        for (int i = 0; i < 3 * LEN; i++) {
+            static const int64_t samples[] = {5, LEN, 2 * LEN};
+            const float kept = v[i / 3 * DIM_V + 1];
+            v[i / 3 * DIM_V + 1] = i % 2 ? test_nan() : positive_infinity();
+            for (int j = 0; j < LEN; j++) p[j] = (j % 2 ? 0.5f : 1.5f) / (float)LEN;
+            EXPECT(OK, VARIANCE(p, LEN, v, DIM_V, samples[i % 3], &result, got.workspace, bytes));
+            CHECK_MSG(!(fabs(result) <= 1e300), "variance %d of a bad key %d: %g", f, i / 3, result);
+            v[i / 3 * DIM_V + 1] = kept;
+        }
+        for (int j = 0; j < LEN; j++) p[j] = 1.0f / (float)LEN;
         result = -7.0;
 #undef VARIANCE
         /* rows beyond the address space: only sizes show it, so nothing may be read */
