@@ -240,6 +240,62 @@ static void sparse(void) {
     tear_down();
 }
 
+/* Rows of a table that --list shows. */
+static int listed(int table) {
+    char line[16];
+    int rows = 0;
+    snprintf(line, sizeof line, "\n    %d  ", table);
+    for (const char *at = said; (at = strstr(at, line)) != NULL; at++) rows++;
+    return rows;
+}
+
+/* --methods keeps the rows of the tables that have it and splits each table into its methods;
+   without --tables the first one that has it runs. */
+static void chosen_methods(void) {
+    static const struct { const char *method, *tables; } has[] = {
+        {"iid", "1"}, {"strat", "1"}, {"sys", "167"}, {"prop", "1"}, {"flash", "1"}, {"top-k", "167"},
+        {"top-p", "1"}, {"vattention", "26"}, {"pps", "67"}, {"saap", "7"}, {"sample-attention", "8"},
+    };
+    char arguments[1000], files[500];
+    int all[9], sum[9] = {0};
+    if (!set_up()) return;
+    write_buckets(HEAD_DIM);
+    snprintf(files, sizeof files, "--length 512 --list --buckets \"%s\"", buckets_path);
+    snprintf(arguments, sizeof arguments, "--tables 1,2,6,7,8 %s", files);
+    CHECK_MSG(run(arguments) == 0, "%s", said);
+    for (int t = 1; t <= 8; t++) all[t] = listed(t);
+    for (size_t m = 0; m < sizeof has / sizeof has[0]; m++) {
+        const char *const buckets = strcmp(has[m].method, "saap") == 0 ? files : "--length 512 --list";
+        for (int t = 1; t <= 8; t++) {
+            snprintf(arguments, sizeof arguments, "--tables %d --methods %s %s", t, has[m].method,
+                     t == 7 ? buckets : "--length 512 --list");
+            const int code = run(arguments), in = strchr(has[m].tables, '0' + t) != NULL;
+            CHECK_MSG(code == !in, "%s: exit code %d: %.300s", arguments, code, said);
+            if (code == 0) sum[t] += listed(t);
+        }
+        snprintf(arguments, sizeof arguments, "--method %s %s", has[m].method, buckets);
+        CHECK_MSG(run(arguments) == 0 && listed(has[m].tables[0] - '0') > 0, "%s: %.300s", arguments, said);
+    }
+    for (int t = 1; t <= 8; t++) CHECK_INT(sum[t], all[t]);
+    CHECK(all[1] > 0 && all[7] > 0 && all[8] > 0 && all[3] == 0);
+    CHECK(run("--methods dense --length 512 --list") == 0 && listed(0) == 1 && listed(1) == 0);
+    snprintf(arguments, sizeof arguments, "--methods pps,saap %s", files);
+    CHECK(run(arguments) == 0 && listed(6) > 0 && listed(7) > listed(6));
+
+    /* What is measured is the chosen rows and no others. */
+    snprintf(arguments, sizeof arguments, "--methods pps --bodies 1 --queries 1 --length 512 --csv \"%s\"",
+             csv_path);
+    CHECK_MSG(run(arguments) == 0, "%s", said);
+    CHECK(read_csv(other) > 1000 && strstr(other, "6,\"all\",\"pps, 2 bits\",\"16\""));
+    CHECK(!strstr(other, "\"sys\"") && !strstr(other, "1,\"all\""));
+    snprintf(arguments, sizeof arguments,
+             "--prefill sample --alpha .3 --bodies 1 --queries 1 --length 512 --csv \"%s\"", csv_path);
+    CHECK_MSG(run(arguments) == 0, "%s", said);
+    CHECK(read_csv(other) > 1000 && strstr(other, "8,\"all\",\"layer 0 dense\",\"alpha 0.3\""));
+    CHECK(strstr(other, "\"alpha 0.3, all layers\"") && !strstr(other, "alpha 0.5"));
+    tear_down();
+}
+
 static void refused(const char *arguments, const char *why) {
     const int code = run(arguments);
     CHECK_MSG(code == 1 && strstr(said, why), "%s: exit code %d, no '%s'; it said: %.300s", arguments, code,
@@ -257,7 +313,25 @@ static void refusals(void) {
     refused("--tables ''", "wants a list");
     refused("--methods topk", "knows no 'topk'");
     refused("--state x", "table 5");
+    refused("--steps 3", "--steps is for table 5");
+    refused("--samples 3 --tables 2", "--samples is for table 5");
+    refused("--tasks TEXT --queries 3", "--queries is not for TEXT");
     refused("--buckets x", "table 7");
+    refused("--buckets x --tables 7 --methods sys", "--buckets is for saap in table 7");
+    refused("--methods sys --tables 2", "sys is not in table 2, but in 1,6,7");
+    refused("--method saap --tables 1,6", "saap is not in table 1,6, but in 7");
+    refused("--methods sys --tables 1,2", "table 2 has none of these, but vattention");
+    refused("--methods sys --tables 1,5", "--methods is for table 1,2,6,7,8, not for 5");
+    refused("--methods dense --tables 2", "--methods dense is for table 1");
+    refused("--prefill sys", "--prefill wants dense or sample");
+    refused("--prefill sample --tables 1,8", "--prefill sample is for table 8");
+    refused("--prefill sample --methods sys", "sys is not in table 8, but in 1,6,7");
+    refused("--prefill dense --tables 8", "--prefill dense is not for table 8");
+    refused("--prefill dense --alpha 0.5", "--alpha needs --prefill sample");
+    refused("--alpha 0.5 --tables 1", "--alpha is for table 8");
+    refused("--alpha 0", "--alpha wants a number above 0");
+    refused("--alpha 1.1", "--alpha wants a number above 0");
+    refused("--alpha x", "--alpha wants a number above 0");
     refused("--length 512 --tables 7 --buckets no-such.saap", "cannot open no-such.saap");
     refused("--length 512 --tables 7 --buckets ''", "wants a list of files");
     refused("--length 512 --tables 7", "buckets of another model");
@@ -416,6 +490,7 @@ static void no_popen(void) { SKIP("needs popen"); }
 #define refusals no_popen
 #define routed   no_popen
 #define sparse   no_popen
+#define chosen_methods no_popen
 #define dumps    no_popen
 #endif
 
@@ -423,6 +498,7 @@ const test_case suite_accuracy[] = {
     {"all tables, on one thread and on three", tables},
     {"keys in buckets, on one thread and on three", routed},
     {"sparse prefill, on one thread and on three", sparse},
+    {"methods and alphas chosen", chosen_methods},
     {"wrong files and options", refusals},
     {"dumps of queries and keys", dumps},
     {0, 0}

@@ -23,7 +23,7 @@
 enum { TABLES = 8, MAX_THREADS = 256, MAX_VARIANTS = 512, MAX_ROUTERS = 2, MAX_BUCKETS = 1024,
        SENSITIVITY_SAMPLES = 64, SEARCH_BODIES = 8, SEARCH_QUESTIONS = 16, COVERAGE_DRAWS = 2,
        FLASH_DRAWS = 8, TILE = 256, TILE_SAMPLES = 512,
-       PROBE_PREFILLS = 15,              /* that table 8's look at a prefill takes, about */
+       PROBE_PREFILLS = 4,               /* that table 8's look takes of each alpha, about */
        ENOUGH_BODIES = 8 };              /* fewer say too little for an interval */
 
 static const int64_t budgets[] = { 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048 };
@@ -45,41 +45,82 @@ static const char *const table_text[TABLES + 1] = {
     "sparse prefill, SampleAttention: accuracy by alpha; what is kept, and the error, by length",
 };
 
+#define BIT(i) (1u << (i))
+
+/* The methods whose rows a table has beside dense's; of 0 the rows are of other things. */
+static const unsigned table_methods[TABLES + 1] = {
+    0,
+    BIT(SANTA_IID) | BIT(SANTA_STRAT) | BIT(SANTA_SYS) | BIT(SANTA_PROP) | BIT(SANTA_FLASH)
+        | BIT(SANTA_TOP_K) | BIT(SANTA_TOP_P),
+    BIT(SANTA_VATTENTION),
+    0, 0, 0,
+    BIT(SANTA_SYS) | BIT(SANTA_TOP_K) | BIT(SANTA_VATTENTION) | BIT(SANTA_PPS),
+    BIT(SANTA_SYS) | BIT(SANTA_TOP_K) | BIT(SANTA_PPS) | BIT(SANTA_SAAP),
+    BIT(SANTA_SAMPLE_ATTENTION),
+};
+
+static const char *const method_names[] = {
+#define METHOD_NAME(method, name, traits, capacity, needs, draw, phases) name,
+    SANTA_METHOD_LIST(METHOD_NAME)
+#undef METHOD_NAME
+};
+
 /* ------------------------------------------------------------ command line */
 
 typedef struct config {
-    const char *model, *csv, *state, *buckets;
+    const char *model, *csv, *state, *buckets, *prefill;
     int64_t bodies, length, queries, threads, seed, steps, samples;
-    unsigned tables, tasks, methods;                        /* bit sets */
+    double alpha;                                           /* the only one of table 8; 0: all */
+    unsigned tables, tasks, methods;                        /* bit sets, bit 0: table 1 */
+    unsigned given;                                         /* bit i: numbers[i] */
     int list, help;
 } config;
 
-static const struct { const char *name; size_t field; long long low, high; const char *help; } numbers[] = {
-    { "--bodies",  offsetof(config, bodies),  1, 1 << 20, "N  texts to read  [24]" },
-    { "--length",  offsetof(config, length),  512, 1 << 24,
+/* table: the only one that reads the number, or 0. */
+static const struct { const char *name; size_t field; long long low, high; int table; const char *help; }
+numbers[] = {
+    { "--bodies",  offsetof(config, bodies),  1, 1 << 20, 0, "N  texts to read  [24]" },
+    { "--length",  offsetof(config, length),  512, 1 << 24, 0,
       "L  tokens of context: a text, a query and its answer  [8192]" },
-    { "--queries", offsetof(config, queries), 1, 64,
+    { "--queries", offsetof(config, queries), 1, 64, 0,
       "Q  per text and task, where there are as many; of TEXT one  [4]" },
-    { "--threads", offsetof(config, threads), 1, MAX_THREADS, "T  [all cores]" },
-    { "--seed",    offsetof(config, seed),    0, 1 << 30, "N  of the texts and of the draws  [1]" },
-    { "--steps",   offsetof(config, steps),   1, 1 << 20,
+    { "--threads", offsetof(config, threads), 1, MAX_THREADS, 0, "T  [all cores]" },
+    { "--seed",    offsetof(config, seed),    0, 1 << 30, 0, "N  of the texts and of the draws  [1]" },
+    { "--steps",   offsetof(config, steps),   1, 1 << 20, 5,
       "N  of the search for per-layer budgets in table 5  [40]" },
-    { "--samples", offsetof(config, samples), 1, 1 << 16,
+    { "--samples", offsetof(config, samples), 1, 1 << 16, 5,
       "S  draws per layer, on average, in that search  [4]" },
 };
 
 static const char *const table_names[TABLES] = { "1", "2", "3", "4", "5", "6", "7", "8" };
-static const char *const method_names[] = { "dense", "iid", "strat", "sys", "prop", "flash", "top-k",
-                                            "top-p" };
+
+/* The names in the set with commas between them, at most `size` bytes. */
+static const char *name_set(unsigned set, const char *const *names, int count, char *text, size_t size) {
+    size_t n = 0;
+    text[0] = 0;
+    for (int i = 0; i < count; i++)
+        if ((set & BIT(i)) && n < size)
+            n += (size_t)snprintf(text + n, size - n, "%s%s", n ? "," : "", names[i]);
+    return text;
+}
 
 static void print_help(void) {
+    char text[100];
     printf("accuracy: what sampled attention costs in accuracy\n\n"
-           "  --tables LIST    of the tables below, as in 1,4  [1]\n"
+           "  --tables LIST    of the tables below, as in 1,4  [1, or what the options below ask for]\n"
            "  --tasks LIST     of QA1,QA2,NIAH,FWE,TEXT  [all]\n"
-           "  --methods LIST   of table 1: iid,strat,sys,prop,flash,top-k,top-p, or dense alone  [all]\n");
+           "  --methods LIST   rows to keep beside dense's; --method is the same  [all]\n");
+    for (int i = 1; i <= TABLES; i++)
+        if (table_methods[i])
+            printf("                   table %d: %s%s\n", i,
+                   name_set(table_methods[i], method_names, COUNT(method_names), text, sizeof text),
+                   i == 1 ? "; dense alone" : "");
+    printf("                   Without --tables, of each method the first table that has it.\n");
     for (int i = 0; i < COUNT(numbers); i++) printf("  %-9s %s\n", numbers[i].name, numbers[i].help);
     printf("  --model FILE     [bench/accuracy/longctx.bin]\n"
-           "  --buckets LIST   of at most %d .saap files, for table 7\n"
+           "  --prefill KIND   of the text: dense, as in all tables but 8, or sample: table 8\n"
+           "  --alpha A        of table 8 the rows of this alpha  [0.5, 0.8, 0.9 and 0.95]\n"
+           "  --buckets LIST   of at most %d .saap files, for saap in table 7\n"
            "                   [bench/accuracy/longctx-c64.saap,bench/accuracy/longctx-c256.saap]\n"
            "  --csv FILE       all numbers, a line each\n"
            "  --state FILE     of the search in table 5: goes on where it was interrupted\n"
@@ -98,7 +139,7 @@ static int parse_set(const char *option, const char *text, const char *const *na
         while (i < count && (strlen(names[i]) != n || strncmp(names[i], at, n) != 0)) i++;
         if (i == count)
             return llama_fail(e, "%s knows no '%.*s': --help lists what it knows", option, (int)n, at);
-        *set |= 1u << i;
+        *set |= BIT(i);
         at += n + (at[n] == ',');
     }
     return *set ? 0 : llama_fail(e, "%s wants a list", option);
@@ -113,6 +154,87 @@ static int parse_number(config *c, int i, const char *text, llama_error *e) {
         return llama_fail(e, "%s wants a number from %lld to %lld, not '%s'", numbers[i].name,
                           numbers[i].low, numbers[i].high, text);
     memcpy((char *)c + numbers[i].field, &stored, sizeof stored);
+    c->given |= BIT(i);
+    return 0;
+}
+
+static int parse_alpha(config *c, const char *text, llama_error *e) {
+    char *end = NULL;
+    c->alpha = strtod(text, &end);
+    if (end == text || *end != 0 || !(c->alpha > 0.0 && c->alpha <= 1.0))
+        return llama_fail(e, "--alpha wants a number above 0 and up to 1, not '%s'", text);
+    return 0;
+}
+
+static int has_table(const config *c, int table) { return (c->tables & BIT(table - 1)) != 0; }
+
+/* Which tables run where --tables is not given, and whether they have what --prefill and --alpha
+   ask for. */
+static int check_prefill(config *c, llama_error *e) {
+    const int dense = c->prefill && !strcmp(c->prefill, "dense"),
+              sample = c->prefill && !strcmp(c->prefill, "sample");
+    if (c->prefill && !dense && !sample)
+        return llama_fail(e, "--prefill wants dense or sample, not '%s'", c->prefill);
+    if (dense && c->alpha > 0.0) return llama_fail(e, "--alpha needs --prefill sample");
+    if (!c->tables && (sample || c->alpha > 0.0)) c->tables = BIT(8 - 1);
+    if (c->alpha > 0.0 && !has_table(c, 8)) return llama_fail(e, "--alpha is for table 8");
+    if (sample && c->tables != BIT(8 - 1))
+        return llama_fail(e, "--prefill sample is for table 8: in the others prefill is dense");
+    return 0;
+}
+
+/* The same for --methods: each has its rows in one of the tables, each table has rows of
+   one. */
+static int check_methods(config *c, llama_error *e) {
+    const unsigned named = c->methods & ~BIT(SANTA_DENSE);
+    const int any_table = !c->tables;
+    unsigned choosing = 0;
+    char chosen[40], others[100];
+    if (!c->methods) return 0;
+    if (any_table && !named) c->tables = BIT(1 - 1);
+    for (int m = 0; m < COUNT(method_names); m++) {
+        unsigned tables = 0;
+        for (int t = 1; t <= TABLES; t++)
+            if (table_methods[t] & named & BIT(m)) tables |= BIT(t - 1);
+        if (any_table) c->tables |= tables & (~tables + 1u);             /* the first of them */
+        if (tables && !(tables & c->tables))
+            return llama_fail(e, "--methods: %s is not in table %s, but in %s", method_names[m],
+                              name_set(c->tables, table_names, TABLES, chosen, sizeof chosen),
+                              name_set(tables, table_names, TABLES, others, sizeof others));
+    }
+    for (int t = 1; t <= TABLES; t++) if (table_methods[t]) choosing |= BIT(t - 1);
+    for (int t = 1; t <= TABLES; t++) {
+        if (!has_table(c, t) || (table_methods[t] & named) || (t == 1 && !named)) continue;
+        if (!table_methods[t])
+            return llama_fail(e, "--methods is for table %s, not for %d",
+                              name_set(choosing, table_names, TABLES, chosen, sizeof chosen), t);
+        if (!named)
+            return llama_fail(e, "--methods dense is for table 1: the others have that row, too");
+        return llama_fail(e, "--methods: table %d has none of these, but %s", t,
+                          name_set(table_methods[t], method_names, COUNT(method_names), others,
+                                   sizeof others));
+    }
+    return 0;
+}
+
+/* An option that would be ignored is an error. */
+static int check_use(config *c, llama_error *e) {
+    if (check_prefill(c, e) != 0 || check_methods(c, e) != 0) return -1;
+    if (!c->tables) c->tables = BIT(1 - 1);
+    if (!c->methods) c->methods = ~0u;
+    if (c->prefill && c->tables & BIT(8 - 1) && !strcmp(c->prefill, "dense"))
+        return llama_fail(e, "--prefill dense is not for table 8, whose rows are sparse");
+    for (int i = 0; i < COUNT(numbers); i++) {
+        if (!(c->given & BIT(i))) continue;
+        if (numbers[i].table && !has_table(c, numbers[i].table))
+            return llama_fail(e, "%s is for table %d", numbers[i].name, numbers[i].table);
+        if (numbers[i].field == offsetof(config, queries) && c->tasks == BIT(TASKS_PLAIN))
+            return llama_fail(e, "--queries is not for TEXT, of which a text has one");
+    }
+    if (c->state && !has_table(c, 5)) return llama_fail(e, "--state is for table 5");
+    if (c->buckets && !(has_table(c, 7) && (c->methods & BIT(SANTA_SAAP))))
+        return llama_fail(e, "--buckets is for saap in table 7");
+    if (!c->buckets) c->buckets = "bench/accuracy/longctx-c64.saap,bench/accuracy/longctx-c256.saap";
     return 0;
 }
 
@@ -124,10 +246,11 @@ static int parse_arguments(config *c, int argc, char **argv, llama_error *e) {
         if (!strcmp(name, "--help")) { c->help = 1; continue; }
         while (n < COUNT(numbers) && strcmp(name, numbers[n].name) != 0) n++;
         const int text = !strcmp(name, "--model") || !strcmp(name, "--csv") || !strcmp(name, "--state")
-                      || !strcmp(name, "--buckets");
-        const int list =
-            !strcmp(name, "--tables") || !strcmp(name, "--tasks") || !strcmp(name, "--methods");
-        if (n == COUNT(numbers) && !text && !list)
+                      || !strcmp(name, "--buckets") || !strcmp(name, "--prefill");
+        const int methods = !strcmp(name, "--methods") || !strcmp(name, "--method"),
+                  alpha = !strcmp(name, "--alpha");
+        const int list = !strcmp(name, "--tables") || !strcmp(name, "--tasks") || methods;
+        if (n == COUNT(numbers) && !text && !list && !alpha)
             return llama_fail(e, "unknown option %s: --help lists them", name);
         if (!value) return llama_fail(e, "%s wants a value", name);
         i++;
@@ -135,18 +258,18 @@ static int parse_arguments(config *c, int argc, char **argv, llama_error *e) {
         else if (!strcmp(name, "--csv")) c->csv = value;
         else if (!strcmp(name, "--state")) c->state = value;
         else if (!strcmp(name, "--buckets")) c->buckets = value;
+        else if (!strcmp(name, "--prefill")) c->prefill = value;
         else if (!strcmp(name, "--tables")) {
             if (parse_set(name, value, table_names, TABLES, &c->tables, e) != 0) return -1;
         } else if (!strcmp(name, "--tasks")) {
             if (parse_set(name, value, tasks_task_name, TASKS_COUNT, &c->tasks, e) != 0) return -1;
-        } else if (!strcmp(name, "--methods")) {
+        } else if (methods) {
             if (parse_set(name, value, method_names, COUNT(method_names), &c->methods, e) != 0) return -1;
+        } else if (alpha) {
+            if (parse_alpha(c, value, e) != 0) return -1;
         } else if (parse_number(c, n, value, e) != 0) return -1;
     }
-    if (c->state && !(c->tables & 1u << 4)) return llama_fail(e, "--state is for table 5");
-    if (c->buckets && !(c->tables & 1u << 6)) return llama_fail(e, "--buckets is for table 7");
-    if (!c->buckets) c->buckets = "bench/accuracy/longctx-c64.saap,bench/accuracy/longctx-c256.saap";
-    return 0;
+    return c->help ? 0 : check_use(c, e);
 }
 
 /* ------------------------------------------------------------ variants */
@@ -232,12 +355,12 @@ static santa_options with_samples(santa_method method, int64_t samples) {
 static void add_table_1(run *r) {
     char text[32];
     for (int m = SANTA_IID; m <= SANTA_TOP_K; m++)
-        for (int i = 0; i < COUNT(budgets) && (r->c.methods >> m & 1u); i++) {
+        for (int i = 0; i < COUNT(budgets); i++) {
             snprintf(text, sizeof text, "%d", (int)budgets[i]);
             add_variant(r, 1, santa_method_name((santa_method)m), text,
                         with_samples((santa_method)m, budgets[i]));
         }
-    for (int i = 0; i < COUNT(top_ps) && (r->c.methods >> SANTA_TOP_P & 1u); i++) {
+    for (int i = 0; i < COUNT(top_ps); i++) {
         santa_options o = with_samples(SANTA_TOP_P, 0);
         o.top_p = top_ps[i];
         snprintf(text, sizeof text, "p %g", top_ps[i]);
@@ -402,7 +525,12 @@ static void add_table_7(run *r) {
         }
 }
 
-static const double alphas[] = { 0.5, 0.8, 0.9, 0.95 };
+/* Alphas of table 8. */
+static int alpha_count(const run *r) { return r->c.alpha > 0.0 ? 1 : 4; }
+static double alpha_of(const run *r, int i) {
+    static const double all[] = { 0.5, 0.8, 0.9, 0.95 };
+    return r->c.alpha > 0.0 ? r->c.alpha : all[i];
+}
 
 /* The text's prefill is sparse, its questions and answers are exact. */
 static void add_table_8(run *r) {
@@ -412,11 +540,11 @@ static void add_table_8(run *r) {
     };
     char budget[32];
     for (int k = 0; k < COUNT(kinds); k++)
-        for (int i = 0; i < COUNT(alphas); i++) {
-            snprintf(budget, sizeof budget, "alpha %g", alphas[i]);
+        for (int i = 0; i < alpha_count(r); i++) {
+            snprintf(budget, sizeof budget, "alpha %g", alpha_of(r, i));
             variant *v = add_variant(r, 8, kinds[k].name, budget, llama_dense());
             v->sparse = 1;
-            v->alpha = alphas[i];
+            v->alpha = alpha_of(r, i);
             v->dense_layers = kinds[k].dense_layers;
             v->per_head = kinds[k].per_head;
             v->fallback = kinds[k].fallback;
@@ -1200,7 +1328,8 @@ static void sparse_rows(void *user, const llama_state *s, int32_t layer, int64_t
         if (rows < SANTA_BLOCK || sparse_attend(x, &a, &dense) != 0) return;
         x->dense_seconds = x->seconds;
         a.out.data = x->out;
-        for (int i = 0; i < COUNT(alphas) && !x->r->failed; i++) sparse_measure(x, &a, layer, alphas[i]);
+        for (int i = 0; i < alpha_count(x->r) && !x->r->failed; i++)
+            sparse_measure(x, &a, layer, alpha_of(x->r, i));
     }
 }
 
@@ -1322,7 +1451,7 @@ static int run_sparse(run *r, body *b, int64_t number, llama_error *e) {
     double seconds, kept;
     b->s.tap = NULL;
     if (llama_state_chunk(&b->s, r->text.length, e) != 0 || probe_sparse(b, r, number, e) != 0) return -1;
-    progress(r, PROBE_PREFILLS * steps_of_prefill(r), 0.0);
+    progress(r, PROBE_PREFILLS * alpha_count(r) * steps_of_prefill(r), 0.0);
     for (int i = 0; i < r->variant_count && !r->failed; i++) {
         const variant *v = &r->variants[i];
         if (i > 0 && !v->sparse) continue;
@@ -1792,6 +1921,17 @@ static void print_header(const run *r, int argc, char **argv) {
 
 /* ------------------------------------------------------------ main */
 
+/* Rows of methods that --methods does not name go. */
+static void keep_chosen(run *r) {
+    int kept = 1;                                           /* dense's */
+    for (int i = 1; i < r->variant_count; i++) {
+        const variant *v = &r->variants[i];
+        const santa_method method = v->sparse ? SANTA_SAMPLE_ATTENTION : v->options.method;
+        if (r->c.methods & BIT(method)) r->variants[kept++] = *v;
+    }
+    r->variant_count = kept;
+}
+
 /* Rows that this device does not have are left out, by name. */
 static int drop_unavailable(run *r, llama_error *e) {
     llama_state s;
@@ -1877,10 +2017,11 @@ static int prepare(run *r, llama_error *e) {
     if (r->c.tables & 1u << 4) add_sensitivity(r);
     if (r->c.tables & 1u << 5) add_table_6(r);
     if (r->c.tables & 1u << 6) {
-        if (load_routers(r, e) != 0) return -1;
+        if ((r->c.methods & BIT(SANTA_SAAP)) && load_routers(r, e) != 0) return -1;
         add_table_7(r);
     }
     if (r->c.tables & 1u << 7) add_table_8(r);
+    keep_chosen(r);
     return drop_unavailable(r, e);
 }
 
@@ -1894,7 +2035,7 @@ static int evaluate(run *r, llama_error *e) {
     for (int t = 0; t < TASKS_COUNT; t++) steps += length[t] * r->queries_of[t] * r->variant_count;
     double prefills = 1.0;
     for (int i = 0; i < r->variant_count; i++) prefills += r->variants[i].sparse;
-    if (r->c.tables & 1u << 7) prefills += 1.0 + PROBE_PREFILLS;
+    if (r->c.tables & 1u << 7) prefills += 1.0 + PROBE_PREFILLS * alpha_count(r);
     r->all = (double)r->c.bodies * (steps + prefills * steps_of_prefill(r));
     r->start = llama_seconds();
     parallel(r, r->c.bodies, body_task, r);
@@ -1923,8 +2064,7 @@ int main(int argc, char **argv) {
     r.c.seed = 1;
     r.c.steps = 40;
     r.c.samples = 4;
-    r.c.tables = 1;
-    r.c.tasks = r.c.methods = ~0u;
+    r.c.tasks = ~0u;
     r.variants = (variant *)calloc(MAX_VARIANTS, sizeof *r.variants);
     int status = r.variants ? parse_arguments(&r.c, argc, argv, &e) : llama_fail(&e, "out of memory");
     if (status == 0 && r.c.help) { print_help(); return 0; }
