@@ -10,8 +10,10 @@
        saap_get_layer(&f, 0, &l);                             // pointers into f: valid until saap_free
        saap_free(&f);
 
-   What is loaded is whole and finite: a file cut short, longer, changed in any bit, of another
-   version, or with a weight that is NaN or infinite is refused, each with its own message. */
+   What is loaded is whole, finite and of sizes that the library takes: a file cut short, longer,
+   changed in any bit, of another version, with more buckets, hidden units or a larger head_dim
+   than santa_buckets may have, or with a weight that is NaN or infinite is refused, each with
+   its own message. */
 #ifndef SAAP_H
 #define SAAP_H
 
@@ -86,6 +88,8 @@ static inline int saap_read_header(saap_file *f, const unsigned char *p, const c
     int64_t *const field[7] = { &f->layers,      &f->kv_heads, &f->group, &f->head_dim,
                                 &f->num_buckets, &f->hidden,   &f->window };
     static const int offset[7] = { 8, 12, 16, 20, 24, 28, 36 };
+    /* santa.h's, see santa_buckets and ERR_BUCKETS_HEAD_DIM; of the others any */
+    static const uint32_t most[7] = { INT32_MAX, INT32_MAX, INT32_MAX, 1024, 65536, 65536, INT32_MAX };
     if (memcmp(p, "SAAP", 4) != 0) return saap_fail(message, size, "%s: not a .saap file", path);
     if (saap_u32(p + 4) != 1)
         return saap_fail(message, size, "%s: version %u: only 1 is known", path, (unsigned)saap_u32(p + 4));
@@ -95,8 +99,9 @@ static inline int saap_read_header(saap_file *f, const unsigned char *p, const c
     f->dtype = type[saap_u32(p + 32)];
     for (int i = 0; i < 7; i++) {
         const uint32_t x = saap_u32(p + offset[i]);
-        if (x > INT32_MAX || (x == 0 && i < 5))
-            return saap_fail(message, size, "%s: %u %s make no sense", path, (unsigned)x, name[i]);
+        if (x > most[i] || (x == 0 && i < 5))
+            return saap_fail(message, size, "%s: %u %s make no sense: %d to %u are allowed", path,
+                             (unsigned)x, name[i], i < 5, (unsigned)most[i]);
         *field[i] = (int64_t)x;
     }
     for (int i = 40; i < SAAP_HEADER; i++)

@@ -194,8 +194,11 @@ static void headers(void) {
         {AT_BUCKETS, 0, "buckets make no sense"}, {AT_BUCKETS, 0x80000000u, "buckets make no sense"},
         {AT_HIDDEN, 0xffffffffu, "hidden make no sense"}, {AT_WINDOW, 0x80000001u, "window make no sense"},
         {AT_LAYERS, 1, "longer"}, {AT_LAYERS, 3, "shorter"}, {AT_LAYERS, 0x7fffffffu, ""},
-        {AT_KV_HEADS, 0x7fffffffu, ""}, {AT_BUCKETS, 0x7fffffffu, ""}, {AT_HEAD_DIM, 0x7fffffffu, ""},
-        {AT_HIDDEN, 0x7fffffffu, ""}, {AT_HIDDEN, 0, "longer"},
+        {AT_KV_HEADS, 0x7fffffffu, ""}, {AT_HIDDEN, 0, "longer"},
+        /* the largest that the library takes, and one more */
+        {AT_BUCKETS, 65536, "shorter"}, {AT_BUCKETS, 65537, "65537 buckets make no sense: 1 to 65536"},
+        {AT_HIDDEN, 65536, "shorter"}, {AT_HIDDEN, 65537, "65537 hidden make no sense: 0 to 65536"},
+        {AT_HEAD_DIM, 1024, "shorter"}, {AT_HEAD_DIM, 1025, "1025 head_dim make no sense: 1 to 1024"},
         {AT_RESERVED, 1, "byte 40 is not 0"}, {AT_RESERVED + 4, 256, "byte 45 is not 0"},
         {AT_ZEROS, 1u << 24, "byte 59 is not 0"}, {AT_ZEROS + 4, 1, "byte 60 is not 0"},
     };
@@ -209,16 +212,18 @@ static void headers(void) {
     }
     /* Products past the address range, also where a factor brings them back to a small
        number. */
-    static const uint32_t large[][3] = {{0x7fffffffu, 0x7fffffffu, 0x7fffffffu}, {1u << 30, 1u << 30, 16},
-                                        {1u << 22, 1u << 21, 1u << 21}, {1, 0x7fffffffu, 0x7fffffffu},
-                                        {0x7fffffffu, 1, 0x7fffffffu}};
+    static const uint32_t large[][4] = {
+        {0x7fffffffu, 0x7fffffffu, 65536, 65536}, {1, 1u << 31 >> 1, 65536, 65536},
+        {1u << 30, 1u << 30, 16, 1}, {1u << 22, 1u << 21, 1u << 16, 1u << 5}, {1, 0x7fffffffu, 65536, 3},
+    };
     for (size_t i = 0; i < sizeof large / sizeof *large; i++) {
         file_bytes f = make_file(1, 1);
         put_u32(f.data + AT_LAYERS, large[i][0]);
-        put_u32(f.data + AT_BUCKETS, large[i][1]);
-        put_u32(f.data + AT_HEAD_DIM, large[i][2]);
+        put_u32(f.data + AT_KV_HEADS, large[i][1]);
+        put_u32(f.data + AT_BUCKETS, large[i][2]);
+        put_u32(f.data + AT_HIDDEN, large[i][3]);
         seal(&f);
-        refused_file(&f, i < 3 ? "overflow" : "", "huge sizes");
+        refused_file(&f, i < 4 ? "overflow" : sizeof(size_t) > 4 ? "shorter" : "", "huge sizes");
     }
     file_bytes f = make_file(1, 1);
     f.data[AT_HASH] ^= 1;
