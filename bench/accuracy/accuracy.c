@@ -70,7 +70,7 @@ static const char *const method_names[] = {
 typedef struct config {
     const char *model, *csv, *state, *buckets, *prefill;
     int64_t bodies, length, queries, threads, seed, steps, samples;
-    double alpha;                                           /* the only one of table 8; 0: all */
+    double alpha;                                           /* alone in table 8; 0: all */
     unsigned tables, tasks, methods;                        /* bit sets, bit 0: table 1 */
     unsigned given;                                         /* bit i: numbers[i] */
     int list, help;
@@ -168,7 +168,7 @@ static int parse_alpha(config *c, const char *text, llama_error *e) {
 
 static int has_table(const config *c, int table) { return (c->tables & BIT(table - 1)) != 0; }
 
-/* Which tables run where --tables is not given, and whether they have what --prefill and --alpha
+/* Which tables run where --tables is not given; whether they have what --prefill and --alpha
    ask for. */
 static int check_prefill(config *c, llama_error *e) {
     const int dense = c->prefill && !strcmp(c->prefill, "dense"),
