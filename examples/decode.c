@@ -46,6 +46,8 @@ static const choice score_methods[] = {
     { NULL, 0 },
 };
 
+static const choice blocks[] = { { "64", 64 }, { "128", 128 }, { NULL, 0 } };
+
 static const choice prefills[] = {
     { "dense", SANTA_DENSE }, { "sample", SANTA_SAMPLE_ATTENTION }, { NULL, 0 },
 };
@@ -60,23 +62,27 @@ typedef enum option_id {
     COMPARE, COMPARE_TOKENS, COMPARE_SEEDS, DEMO, HELP, OPTIONS
 } option_id;
 
-/* One table for parsing, range checks and --help. Numbers lie in [low, high]; open: the ends
-   are excluded. */
+/* Ends of a range that are no values. */
+typedef enum open_ends { NO_END, LOW_END, BOTH_ENDS } open_ends;
+
+/* One table for parsing, range checks and --help. Numbers lie in [low, high], less the open
+   ends. */
 static const struct {
     const char *name;
     value_kind kind;
     size_t field;
     double low, high;
-    int open;
+    open_ends open;
     const choice *choices;
     const char *help;
 } options[OPTIONS] = {
-#define TEXT_IN(field)                TEXT,    offsetof(config, field), 0, 0, 0, NULL
-#define INTEGER_IN(field, low, high)  INTEGER, offsetof(config, field), low, high, 0, NULL
-#define NUMBER_IN(field, low, high)   NUMBER,  offsetof(config, field), low, high, 0, NULL
-#define INSIDE(field, low, high)      NUMBER,  offsetof(config, field), low, high, 1, NULL
-#define CHOICE_IN(field, choices)     CHOICE,  offsetof(config, field), 0, 0, 0, choices
-#define FLAG_ONLY                     FLAG, 0, 0, 0, 0, NULL
+#define TEXT_IN(field)                TEXT,    offsetof(config, field), 0, 0, NO_END, NULL
+#define INTEGER_IN(field, low, high)  INTEGER, offsetof(config, field), low, high, NO_END, NULL
+#define NUMBER_IN(field, low, high)   NUMBER,  offsetof(config, field), low, high, NO_END, NULL
+#define ABOVE(field, low, high)       NUMBER,  offsetof(config, field), low, high, LOW_END, NULL
+#define INSIDE(field, low, high)      NUMBER,  offsetof(config, field), low, high, BOTH_ENDS, NULL
+#define CHOICE_IN(field, choices)     CHOICE,  offsetof(config, field), 0, 0, NO_END, choices
+#define FLAG_ONLY                     FLAG, 0, 0, 0, NO_END, NULL
     { "model",           TEXT_IN(model),
       "FILE  checkpoint that llama.h reads  [examples/model/model.bin]" },
     { "tokenizer",       TEXT_IN(tokenizer),   "FILE  its tokenizer  [examples/model/tokenizer.bin]" },
@@ -93,11 +99,10 @@ static const struct {
     { "threads",         INTEGER_IN(threads, 1, 1024),        "N  needs a build with -fopenmp  [1]" },
     { "prefill",         CHOICE_IN(prefill, prefills),
       "attention of the prompt: exact, or SampleAttention for all of it at once" },
-    { "alpha",           NUMBER_IN(alpha, 1e-6, 1),
+    { "alpha",           ABOVE(alpha, 0, 1),
       "A  of --prefill sample: mass that columns, and slashes, hold  [0.95]" },
     { "chunks",          INTEGER_IN(chunks, 1, 64),  "C  slices of query rows that it samples  [2]" },
-    { "block",           INTEGER_IN(block, 64, 128),
-      "B  query rows and keys of a block, 64 or 128  [64]" },
+    { "block",           CHOICE_IN(block, blocks),            "query rows and keys of a block" },
     { "dense-layers",    INTEGER_IN(dense_layers, 0, INT32_MAX),
       "N  first layers whose prefill stays dense  [1]" },
     { "prefill-options", TEXT_IN(prefill_options),
@@ -108,11 +113,12 @@ static const struct {
     { "samples",         INTEGER_IN(samples, 0, SANTA_MAX_SAMPLES),
       "S  draws a head, k of top-k; saap: for a group, 0 = none  [128; 64 in --demo]" },
     { "tile-size",       INTEGER_IN(tile_size, 8, 1 << 30),   "N  keys per tile of prop and flash  [256]" },
-    { "top-p",           NUMBER_IN(top_p, 0, 1),              "P  mass that top-p keeps  [0.9]" },
+    { "top-p",           ABOVE(top_p, 0, 1),                  "P  mass that top-p keeps  [0.9]" },
     { "epsilon",         INSIDE(epsilon, 0, 1),               "E  vattention: relative error  [0.05]" },
     { "delta",           INSIDE(delta, 0, 1),                 "D  vattention: chance to miss it  [0.05]" },
     { "buckets",         TEXT_IN(buckets),
-      "FILE  saap: router of examples/saap/train.py for this very model" },
+      "FILE  saap: router of examples/saap/train.py for this very model  [k-means of the prompt's "
+      "keys: 32 buckets, by q . centroid]" },
     { "probes",          INTEGER_IN(probes, 0, 65536),
       "L  saap: buckets read whole  [a 32nd; without draws a 16th]" },
     { "local",           INTEGER_IN(local, 0, INT32_MAX),
@@ -211,10 +217,16 @@ static int parse_value(config *c, option_id id, const char *text, llama_error *e
     case TEXT:
         memcpy(field, &text, sizeof text);
         return 0;
-    case CHOICE:
-        for (const choice *x = options[id].choices; x->name; x++)
+    case CHOICE: {
+        char names[200];
+        size_t n = 0;
+        for (const choice *x = options[id].choices; x->name; x++) {
             if (strcmp(x->name, text) == 0) { memcpy(field, &x->value, sizeof x->value); return 0; }
-        return llama_fail(e, "--%s has no choice %s: --help lists them", options[id].name, text);
+            if (n < sizeof names) n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "",
+                                                            x->name);
+        }
+        return llama_fail(e, "--%s has no choice %.80s, but %s", options[id].name, text, names);
+    }
     case INTEGER: {
         const long long integer = strtoll(text, &end, 10);
         const int64_t stored = integer;
@@ -234,10 +246,12 @@ static int parse_value(config *c, option_id id, const char *text, llama_error *e
         return llama_fail(e, "--%s wants %s, not '%s'", options[id].name,
                           integer ? "an integer" : "a number", text);
     const double low = options[id].low, high = options[id].high;
-    if ((integer && errno != 0) || !(value >= low && value <= high)
-        || (options[id].open && (value <= low || value >= high)))
-        return llama_fail(e, "--%s wants a value %s %.16g and %.16g, not %s", options[id].name,
-                          options[id].open ? "strictly between" : "between", low, high, text);
+    const open_ends ends = options[id].open;
+    if ((integer && errno != 0) || !(value >= low && value <= high) || (ends != NO_END && value <= low)
+        || (ends == BOTH_ENDS && value >= high))
+        return llama_fail(e, "--%s wants a value %s %.16g %s %.16g, not %s", options[id].name,
+                          ends == BOTH_ENDS ? "strictly between" : ends == LOW_END ? "above" : "between",
+                          low, ends == LOW_END ? "and up to" : "and", high, text);
     return 0;
 }
 
@@ -290,11 +304,6 @@ static int check_use(const config *c, llama_error *e) {
         && !(santa_method_traits((santa_method)c->method) & SANTA_PROXIES))
         return llama_fail(e, "--scores copy is not for --method %s",
                           santa_method_name((santa_method)c->method));
-    if (given(c, BLOCK) && c->block != 64 && c->block != 128)
-        return llama_fail(e, "--block wants 64 or 128, not %d", (int)c->block);
-    if (method == SANTA_SAAP && !given(c, BUCKETS))
-        return llama_fail(e, "--method saap needs --buckets FILE, a router learned for the model: the "
-                             "demo's has none, see examples/saap/README.md");
     if (table && method == SANTA_DENSE && c->scores == SANTA_SCORES_EXACT)
         return llama_fail(e, "--method dense is what the others are compared with: name another one");
     if (given(c, COMPARE) && !given(c, PROMPT) && !given(c, PROMPT_FILE))
@@ -365,6 +374,8 @@ typedef struct session {
     llama_tokenizer tokenizer;
     llama_state     state;
     saap_file       buckets;
+    float   *keys;      /* [n_layers][prompt - 1][kv_dim] before RoPE, or NULL */
+    float   *centroids; /* [n_layers][n_kv_heads][BUCKETS_OF_PROMPT][head_dim] of them */
     FILE    *info;      /* lines that are not the model's text: stderr beside plain text */
     int      wrap;      /* the model's text in lines of 80 columns */
     char    *text;      /* the text of --prompt-file, or NULL */
@@ -372,8 +383,10 @@ typedef struct session {
     int64_t  prompt;    /* the prompt is token[0 .. prompt) */
     int64_t  steps;     /* tokens to generate behind it */
     int64_t  compared;  /* tokens of the text behind the prompt, for the table */
-    double   prefill_seconds;
+    double   prefill_seconds, buckets_seconds;
 } session;
+
+enum { BUCKETS_OF_PROMPT = 32 };        /* --probes is a 32nd or a 16th of them: one or two */
 
 /* "prefill 12/345" on a line of the terminal, cleared at the end; nothing where stderr is a
    file. */
@@ -448,6 +461,82 @@ static int open_buckets(session *s, const config *c, llama_error *e) {
     return status;
 }
 
+static void keep_keys(void *user, const llama_state *state, int32_t layer, int64_t position, int64_t n) {
+    const session *s = (const session *)user;
+    const int64_t kv_dim = s->model.kv_dim;
+    memcpy(s->keys + (layer * (s->prompt - 1) + position) * kv_dim, state->k_plain,
+           (size_t)(n * kv_dim) * sizeof *s->keys);
+}
+
+/* Room for the prompt's keys, which a prefill enters from here on. */
+static int collect_keys(session *s, llama_error *e) {
+    const llama_model *m = &s->model;
+    const size_t rows = (size_t)(s->prompt - 1) * (size_t)m->n_layers;
+    if (s->prompt - 2 < BUCKETS_OF_PROMPT)
+        return llama_fail(e, "--method saap without --buckets wants a prompt of %d tokens or more, not %d: "
+                             "a key for each of %d buckets, and its first and last token",
+                          (int)BUCKETS_OF_PROMPT + 2, (int)s->prompt, (int)BUCKETS_OF_PROMPT);
+    s->keys = (float *)LLAMA_ALLOC(rows * (size_t)m->kv_dim * sizeof *s->keys);
+    s->centroids = (float *)LLAMA_ALLOC((size_t)m->n_layers * (size_t)m->kv_dim * BUCKETS_OF_PROMPT
+                                        * sizeof *s->centroids);
+    if (!s->keys || !s->centroids) return llama_fail(e, "no memory for the prompt's keys");
+    s->state.rows = keep_keys;
+    s->state.rows_user = s;
+    return 0;
+}
+
+/* Centroids of a layer's KV heads. The first key is left out, as train.py does: it is a sink,
+   which is read anyway. */
+static int find_centroids(session *s, const config *c, int32_t layer, santa_buckets *router,
+                          llama_error *e) {
+    const llama_model *m = &s->model;
+    const int64_t n = s->prompt - 2, dim = m->head_dim, kv_dim = m->kv_dim;
+    const float *const keys = s->keys + (layer * (s->prompt - 1) + 1) * kv_dim;
+    float *const centroids = s->centroids + layer * kv_dim * BUCKETS_OF_PROMPT;
+    const size_t bytes = santa_kmeans_workspace_size(n, dim, BUCKETS_OF_PROMPT);
+    void *workspace = malloc(bytes + 1);                    /* 0 bytes: santa_kmeans says why */
+    santa_status status = SANTA_OK;
+    double norm = 0.0;
+    if (!workspace) return llama_fail(e, "no memory for k-means");
+    for (int64_t head = 0; head < m->n_kv_heads && status == SANTA_OK; head++)
+        status = santa_kmeans(keys + head * dim, n, kv_dim, dim, BUCKETS_OF_PROMPT, 0, (uint64_t)c->seed,
+                              centroids + head * BUCKETS_OF_PROMPT * dim, NULL, workspace, bytes);
+    free(workspace);
+    if (status != SANTA_OK) return llama_fail(e, "k-means: %s", santa_status_string(status));
+    for (int64_t i = 0; i < n * m->n_kv_heads; i++)
+        norm += sqrt((double)llama_dot(keys + i * dim, keys + i * dim, dim));
+    router->num_buckets = BUCKETS_OF_PROMPT;
+    router->dtype = SANTA_F32;
+    router->centroids = centroids;
+    router->key_norm = (float)(norm / (double)(n * m->n_kv_heads));
+    return 0;
+}
+
+/* Behind the prefill: buckets of the prompt's own keys, and all of its keys in them. */
+static int make_buckets(session *s, const config *c, llama_error *e) {
+    const llama_model *m = &s->model;
+    const double start = llama_seconds();
+    const int64_t keys = s->prompt - 1;
+    santa_buckets *router = (santa_buckets *)calloc((size_t)m->n_layers, sizeof *router);
+    int status = router ? 0 : llama_fail(e, "no memory for buckets of keys");
+    s->state.rows = NULL;
+    for (int32_t i = 0; i < m->n_layers && status == 0; i++)
+        status = find_centroids(s, c, i, &router[i], e);
+    if (status == 0) status = llama_state_route(&s->state, router, e);
+    free(router);
+    for (int32_t i = 0; i < m->n_layers && status == 0; i++) {
+        llama_state with_keys = s->state;
+        with_keys.k_plain = s->keys + i * keys * m->kv_dim;
+        const santa_status why = llama_assign(&with_keys, i, keys, (int32_t)keys);
+        if (why != SANTA_OK) status = llama_fail(e, "buckets: %s", santa_status_string(why));
+    }
+    s->buckets_seconds = llama_seconds() - start;
+    if (status == 0)
+        fprintf(s->info, "buckets  %d for each KV head, by q . centroid: k-means of the prompt, %.2f s\n",
+                (int)BUCKETS_OF_PROMPT, s->buckets_seconds);
+    return status;
+}
+
 static int open_session(session *s, const config *c, llama_error *e) {
     const char *text = c->prompt ? c->prompt : "";
     size_t length = strlen(text), tokens = 0;
@@ -476,6 +565,7 @@ static int open_session(session *s, const config *c, llama_error *e) {
             "         head_dim %d, context %d, vocabulary %d\n", c->model, (int)m->dim, (int)m->n_layers,
             (int)m->n_heads, (int)m->n_kv_heads, (int)m->head_dim, (int)m->seq_len, (int)m->vocab_size);
     if (c->buckets && open_buckets(s, c, e) != 0) return -1;
+    if (c->method == SANTA_SAAP && !c->buckets && collect_keys(s, e) != 0) return -1;
     if (c->prompt_file)
         fprintf(s->info, "prompt   the first %d tokens of %s\n", (int)s->prompt, c->prompt_file);
     return 0;
@@ -486,6 +576,8 @@ static void close_session(session *s) {
     llama_free_tokenizer(&s->tokenizer);
     llama_state_free(&s->state);
     saap_free(&s->buckets);
+    LLAMA_FREE(s->keys);
+    LLAMA_FREE(s->centroids);
     free(s->text);
     free(s->token);
 }
@@ -550,6 +642,7 @@ static int prefill(session *s, const config *c, llama_error *e) {
     fprintf(s->info, "prefill  %d tokens, %s, %.2f s\n", (int)all, choice_name(prefills, c->prefill),
             s->prefill_seconds);
     if (c->prefill != SANTA_DENSE && all > 0) print_kept(s);
+    if (s->keys && make_buckets(s, c, e) != 0) return -1;
     fflush(s->info);
     return 0;
 }
@@ -610,7 +703,10 @@ static int generate(session *s, const config *c, const santa_options *o, int32_t
         if (llama_forward(state, token, s->prompt - 1 + *count, 1, e) != 0) return -1;
         const int32_t next = llama_sample(state->logits, s->model.vocab_size, c->temperature, &random);
         if (next < 0) return llama_fail(e, "the model's logits are not finite: %s is damaged", c->model);
-        if (*count == 0) first = s->prefill_seconds + llama_seconds() - start;
+        if (*count == 0) {
+            first = s->prefill_seconds + llama_seconds() - start;
+            if (o->method == SANTA_SAAP) first += s->buckets_seconds;
+        }
         if (next == LLAMA_BOS || next == LLAMA_EOS) break;
         print_piece(s->wrap ? &lines : NULL, llama_decode_token(&s->tokenizer, token, next));
         generated[*count] = token = next;

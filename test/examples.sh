@@ -54,6 +54,11 @@ decoder() {
         limited "$dir/program" --method $method --steps 8 --prompt "In the beginning" >"$dir/text" || return 1
         [ -s "$dir/text" ] || return 1
     done
+    # The command of examples/saap/README.md.
+    options=$(sed -n 's,^    make build/decode && build/decode ,,p' examples/saap/README.md)
+    # shellcheck disable=SC2086
+    [ "$options" ] && limited "$dir/program" $options >"$dir/text" 2>"$dir/said" && [ -s "$dir/text" ] &&
+        grep "k-means of the prompt" "$dir/said" || return 1
     helps "$dir/program"
 }
 

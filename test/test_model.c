@@ -415,7 +415,7 @@ static void drafts(void) {
     static char dense[sizeof message];
     const char *none[6] = {NULL}, *few[6] = {"--draft", "4", "--samples", "4"},
                *all[6] = {"--draft", "3", "--samples", "400"}, *one[6] = {"--draft", "1", "--top-p", "1"},
-               *wrong[6] = {"--draft", "4", "--prefill", "sample"};
+               *wrong[6] = {"--draft", "4", "--prefill", "sample"}, *nothing[6] = {"--top-p", "0"};
     int kept = 0, drafted = 0;
     if (!set_up()) return;
     const file_bytes model = make_versioned(usual);
@@ -432,6 +432,8 @@ static void drafts(void) {
     CHECK(decode_long("top-p", one) == 0 && strstr(message, "10 of 10 drafted"));
     CHECK(decode_long("sys", wrong) == 1 && strstr(message, "--draft needs"));
     CHECK(decode_long("dense", few) == 1);
+    CHECK(decode_long("top-p", nothing) == 1);
+    CHECK_MSG(strstr(message, "--top-p wants a value above 0 and up to 1"), "it said: %.300s", message);
     free(model.data);
     tear_down();
 }
@@ -474,7 +476,10 @@ static void buckets(void) {
         {"saap", {"--buckets", buckets_path, "--samples", "0", "--probes", "0"}, " 0.0 % of ", 0, 0},
         {"saap", {"--buckets", buckets_path, "--samples", "40", "--local", "0"}, " far keys", 0, 0},
         {"saap", {"--buckets", "/no/such.saap"}, "cannot open /no/such.saap", 1, 0},
-        {"saap", {"--seed", "2"}, "--method saap needs --buckets", 1, 0},
+        {"saap", {"--samples", "400"}, " 100.0 % of ", 0, 1},
+        {"saap", {"--samples", "0", "--probes", "32", "--local", "64"}, " 100.0 % of ", 0, 1},
+        {"saap", {"--samples", "0", "--probes", "0", "--local", "64"}, " 0.0 % of ", 0, 0},
+        {"saap", {"--draft", "3", "--samples", "0", "--local", "0"}, "exact calls", 0, 1},
         {"sys", {"--buckets", buckets_path}, "needs --method saap", 1, 0},
         {"sys", {"--probes", "2"}, "needs --method saap", 1, 0},
         {"sys", {"--local", "2"}, "needs --method saap", 1, 0},
@@ -516,6 +521,45 @@ static void buckets(void) {
     tear_down();
 }
 
+/* What a text without draws says of the far keys that it read. */
+static double far_share(const char *seed) {
+    const char *more[6] = {"--samples", "0", "--local", "64", "--seed", seed}, *at;
+    double share = -1.0;
+    CHECK_MSG(decode_long("saap", more) == 0, "it said: %.300s", message);
+    CHECK_MSG(strstr(message, "buckets  32 for each KV head") != NULL, "it said: %.300s", message);
+    at = strstr(message, "K read, ");
+    CHECK(at && sscanf(at, "K read, %lf", &share) == 1);
+    return share;
+}
+
+/* Without a file buckets are the k-means of the prompt: the seed picks them; the prompt must be
+   long enough. */
+static void prompt_buckets(void) {
+    static char first[sizeof message];
+    char prompt[40];
+    const char *arguments[] = {"--model", model_path, "--tokenizer", tokenizer_path, "--prompt", prompt,
+                               "--steps", "3", "--method", "saap", NULL};
+    int others = 0;
+    if (!set_up()) return;
+    const file_bytes model = make_versioned(usual);
+    write_file(model_path, model.data, model.size);
+    const double share = far_share("1");
+    strcpy(first, text_of(message));
+    CHECK_NEAR(far_share("1"), share, 0, 0);
+    CHECK_MSG(strcmp(text_of(message), first) == 0, "the same seed gives another text: %.300s", message);
+    static const char *const seeds[] = {"2", "3", "4", "5"};
+    for (size_t i = 0; i < 4; i++) others += fabs(far_share(seeds[i]) - share) > 0.0;
+    CHECK_MSG(others > 0, "four other seeds read the same share of far keys");
+    memset(prompt, 'x', sizeof prompt);                       /* tokens, behind BOS and a space */
+    prompt[32] = 0;
+    CHECK_MSG(run_arguments(arguments) == 0, "34 tokens: %.300s", message);
+    prompt[31] = 0;
+    CHECK_MSG(run_arguments(arguments) == 1 && strstr(message, "a prompt of 34 tokens or more, not 33"),
+              "33 tokens: %.300s", message);
+    free(model.data);
+    tear_down();
+}
+
 /* Sparse prefill of a prompt: what keeps all is dense's text; wrong options and files are
    named. */
 static void sparse_prefill(void) {
@@ -532,8 +576,9 @@ static void sparse_prefill(void) {
         {{"--alpha", "0.5"}, "needs --prefill sample", 1, 0},
         {{"--chunks", "2"}, "needs --prefill sample", 1, 0},
         {{"--dense-layers", "2"}, "needs --prefill sample", 1, 0},
-        {{"--prefill", "sample", "--block", "96"}, "64 or 128", 1, 0},
-        {{"--prefill", "sample", "--alpha", "0"}, "--alpha wants", 1, 0},
+        {{"--prefill", "sample", "--block", "96"}, "--block has no choice 96, but 64, 128", 1, 0},
+        {{"--prefill", "sample", "--block", "32"}, "--block has no choice 32, but 64, 128", 1, 0},
+        {{"--prefill", "sample", "--alpha", "0"}, "--alpha wants a value above 0 and up to 1", 1, 0},
         {{"--prefill", "sys"}, "no choice sys", 1, 0},
     };
     static char dense[sizeof message];
@@ -958,6 +1003,7 @@ static void no_fork(void) { SKIP("needs fork"); }
 #define missing_files    no_fork
 #define versioned_files  no_fork
 #define buckets          no_fork
+#define prompt_buckets   no_fork
 #define drafts           no_fork
 #define speculative_sampling no_fork
 #define formats          no_fork
@@ -977,6 +1023,7 @@ const test_case suite_model[] = {
     {"broken tokenizer", broken_tokenizer},
     {"missing files", missing_files},
     {"keys in buckets: options and files", buckets},
+    {"keys in buckets of the prompt's k-means", prompt_buckets},
     {"drafts that an exact call checks", drafts},
     {"speculative sampling", speculative_sampling},
     {"versioned files, whole and broken", versioned_files},

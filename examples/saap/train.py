@@ -630,6 +630,8 @@ def main():
     args.window = 512 if args.window is None else args.window
     if min(args.buckets, args.epochs, args.batch - 1) < 1 or min(args.hidden, args.window, args.seed) < 0:
         p.error("sizes must be positive")
+    if max(args.buckets, args.hidden) > 65536:
+        p.error("santa.h takes at most 65536 buckets and hidden units")
     learn(args)
 
 
