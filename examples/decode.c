@@ -7,6 +7,8 @@
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"
 #include "llama.h"
+#define SAAP_ALLOC(size) LLAMA_ALLOC(size) /* where attention reads them */
+#define SAAP_FREE(p)     LLAMA_FREE(p)
 #include "saap.h"
 #include "prefill_options.h"
 

@@ -24,6 +24,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef SAAP_ALLOC
+#define SAAP_ALLOC(size) malloc(size) /* for a GPU, memory that it and the CPU reach */
+#define SAAP_FREE(p)     free(p)
+#endif
+
 enum { SAAP_HEADER = 64, SAAP_HASHED = 48 /* bytes in front of the header's hash */, SAAP_ALIGN = 64 };
 
 typedef struct saap_file {
@@ -150,7 +155,7 @@ static inline int saap_read(saap_file *f, FILE *in, const char *path, char *mess
                          (uint64_t)end < bytes + SAAP_HEADER ? "shorter" : "longer",
                          (unsigned long long)bytes + SAAP_HEADER);
     f->bytes = (size_t)bytes;
-    f->memory = malloc(f->bytes + SAAP_ALIGN);
+    f->memory = SAAP_ALLOC(f->bytes + SAAP_ALIGN);
     if (!f->memory)
         return saap_fail(message, size, "%s: no memory for %llu bytes", path, (unsigned long long)bytes);
     f->data = (unsigned char *)f->memory + (SAAP_ALIGN - (uintptr_t)f->memory % SAAP_ALIGN);
@@ -171,7 +176,7 @@ static inline int saap_read(saap_file *f, FILE *in, const char *path, char *mess
 }
 
 static inline void saap_free(saap_file *f) {
-    free(f->memory);
+    SAAP_FREE(f->memory);
     memset(f, 0, sizeof *f);
 }
 

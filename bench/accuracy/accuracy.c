@@ -14,6 +14,8 @@
 #include "../../santa.h"
 #include "../../examples/llama.h"
 #include "../../examples/layer_budgets.h"
+#define SAAP_ALLOC(size) LLAMA_ALLOC(size) /* where attention reads them */
+#define SAAP_FREE(p)     LLAMA_FREE(p)
 #include "../../examples/saap.h"
 #include "tasks.h"
 #include <assert.h>
@@ -714,6 +716,7 @@ typedef struct probe {
     float   *scores, *p;                                    /* [group, length], [length] */
     float   *lse;                                           /* [2, n_heads]: exact, estimated */
     santa_audit *audit;                                     /* [n_heads] */
+    santa_stats *stats;
 } probe;
 
 static uint64_t seed_of(const santa_options *o, uint64_t query_seed) {
@@ -749,7 +752,6 @@ static int with_copy(probe *p, santa_attention *a, const variant *v, int32_t lay
 
 static void probe_variants(probe *p, const santa_attention *a, int32_t layer) {
     const int64_t heads = a->q.shape[2], dim = a->q.shape[3];
-    santa_stats stats;
     char row[64], column[24];
     for (int i = 1; i < p->r->variant_count; i++) {
         const variant *v = &p->r->variants[i];
@@ -763,9 +765,9 @@ static void probe_variants(probe *p, const santa_attention *a, int32_t layer) {
         santa_buckets *routers = routers_of(p->text, v);
         if (routers) b.buckets = &routers[layer];
         o.saap.measure_mass = routers != NULL;
-        if (attend_again(p, &b, o, &stats) != 0) return;
+        if (attend_again(p, &b, o, p->stats) != 0) return;
         if (routers) {
-            c->sum[MASS] += stats.covered_mass;
+            c->sum[MASS] += p->stats->covered_mass;
             c->sum[MASSES] += 1.0;
         }
         snprintf(row, sizeof row, "%.30s, %.30s", v->method, v->budget);
@@ -1075,11 +1077,12 @@ static int open_probe(probe *p, run *r, body *text, int64_t number) {
     p->out = (float *)LLAMA_ALLOC((size_t)m->q_dim * sizeof(float));
     p->lse = (float *)LLAMA_ALLOC(2 * heads * sizeof(float));
     p->audit = (santa_audit *)LLAMA_ALLOC(heads * sizeof(santa_audit));
+    p->stats = (santa_stats *)LLAMA_ALLOC(sizeof *p->stats);
     p->scores = (float *)malloc(heads / (size_t)m->n_kv_heads * capacity * sizeof(float));
     p->p = (float *)malloc(capacity * sizeof(float));
     s->tap = tap;
     s->tap_user = p;
-    return p->workspace && p->out && p->lse && p->audit && p->scores && p->p
+    return p->workspace && p->out && p->lse && p->audit && p->stats && p->scores && p->p
                ? 0
                : fail(r, "no memory for probes");
 }
@@ -1089,6 +1092,7 @@ static void close_probe(probe *p) {
     LLAMA_FREE(p->out);
     LLAMA_FREE(p->lse);
     LLAMA_FREE(p->audit);
+    LLAMA_FREE(p->stats);
     free(p->scores);
     free(p->p);
 }
@@ -1968,9 +1972,10 @@ static int drop_unavailable(run *r, llama_error *e) {
 static int load_routers(run *r, llama_error *e) {
     const llama_model *m = &r->model;
     const size_t row = (size_t)m->n_kv_heads * MAX_BUCKETS;
-    float *order = (float *)calloc(row * (size_t)(1 + m->n_layers), sizeof *order);
+    float *order = (float *)LLAMA_ALLOC(row * (size_t)(1 + m->n_layers) * sizeof *order);
     r->random_order = order;
     if (!order) return llama_fail(e, "no memory for routers");
+    memset(order, 0, row * sizeof *order);
     for (size_t i = 0; i < row * (size_t)m->n_layers; i++)
         order[row + i] = (float)(tasks_mix((uint64_t)i + 1) >> 40) / 16777216.0f;
     for (const char *at = r->c.buckets; *at; ) {
@@ -2088,7 +2093,7 @@ int main(int argc, char **argv) {
     free(r.cells);
     free(r.variants);
     for (int i = 0; i < MAX_ROUTERS; i++) saap_free(&r.files[i]);
-    free(r.random_order);
+    LLAMA_FREE(r.random_order);
     llama_free(&r.model);
     if (status == 0 && (fflush(stdout) != 0 || ferror(stdout)))
         status = llama_fail(&e, "cannot write the output");
