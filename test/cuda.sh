@@ -62,6 +62,29 @@ emulated_older() {
     SANTA_EMULATED_CARD=sm_86 SANTA_EMULATED_ORDER=reverse emulated "$@"
 }
 
+# The decoder's text is the CPU's, with keys in buckets too, and the accuracy program comes to its end: what
+# they give the GPU lies where it reaches it.
+programs() {
+    need g++
+    "${MAKE:-make}" -s CC="$CC" BUILD="$BUILD" "$BUILD/santa.o" "$BUILD/decode" || return 1
+    emulator="g++ -std=c++17 -O1 -fno-strict-aliasing -ffp-contract=off -w $LINKED -Itest/cuda/emulator"
+    for source in santa_cuda.cu examples/decode_cuda.cu bench/accuracy/accuracy_cuda.cu; do
+        $emulator -c -o "$dir/$(basename "$source").o" -x c++ "$source" || return 1
+    done
+    for program in decode accuracy; do
+        $emulator -o "$dir/$program" "$dir/${program}_cuda.cu.o" "$dir/santa_cuda.cu.o" "$BUILD/santa.o" -lm -pthread ||
+            return 1
+    done
+    for options in "dense" "saap --samples 0 --local 16" "saap --samples 40" "sys --samples 8"; do
+        # shellcheck disable=SC2086
+        set -- --prompt-file examples/model/heldout.txt --prompt-tokens 150 --steps 12 --temperature 0 --method $options
+        limited "$BUILD/decode" "$@" >"$dir/cpu" && limited "$dir/decode" "$@" >"$dir/gpu" &&
+            cmp "$dir/cpu" "$dir/gpu" || return 1
+    done
+    limited "$dir/accuracy" --methods sys,pps --length 512 --bodies 1 --queries 1 --tasks QA1 --threads 1 \
+        >"$dir/table" && grep -q "^pps, 2 bits" "$dir/table"
+}
+
 # The page of what is supported is what the library says.
 support() {
     need "${CXX:-g++}"
@@ -78,6 +101,7 @@ launches_once() {
 
 launches() {
     cell "kernels on an emulated GPU, all tests" emulated g++ -O1 -- --quick
+    cell "programs on an emulated GPU" programs
     # shellcheck disable=SC2086
     cell "kernels on an emulated sm_86, clang++" emulated_older clang++ -O1 -D__CUDA_ARCH__=800 -- $EMULATED every_kernel
     # What nobody wrote is the same in every run, so that a mistake shows in all of them or in none.

@@ -288,6 +288,7 @@ inline cudaError_t copy_memory(void *to, const void *from, size_t bytes, cudaMem
 }  /* namespace emulated */
 
 typedef emulated::stream *cudaStream_t;
+#define cudaStreamPerThread ((cudaStream_t)nullptr) /* there is one thread */
 typedef emulated::event *cudaEvent_t;
 typedef emulated::graph *cudaGraph_t;
 typedef emulated::graph *cudaGraphExec_t;
