@@ -1,4 +1,4 @@
-"""santa.h as an attention of Hugging Face transformers 5: decode steps are sampled, prefill is exact.
+"""santa.h as an attention of Hugging Face transformers 5: decode steps are sampled, or prefill is sparse.
 
     pip install torch transformers
     import hf_attention                                         # registers "santa"
@@ -13,6 +13,11 @@ rows of fewer than 16 * num_samples keys exact. A step (one query token a sequen
 number of keys and place in the batch: the same call gives the same tokens. Calls of more query tokens,
 such as prefill or the check of drafted tokens, are exact.
 
+configure(method="sample-attention") is the other way round: decode steps are exact, and prefill reads the
+blocks of keys that a few of its rows name. Runs of 32 query tokens or more that are causal are done so, also
+those of a prompt in pieces; what is shorter or not causal (a prefix mask) stays exact. A head reads its own
+blocks, unless sample_attention={"per_head": 0} says that the heads of a group share them.
+
 What a model asks for is done or refused: grouped heads, sliding windows, sinks (gpt-oss), soft cap
 (Gemma 2), padding left and right, packed sequences, prefix masks. A mask, boolean or of 0 and the lowest
 number, must let each query row see one run of keys, the same for all heads; another, or one with other
@@ -23,10 +28,11 @@ call.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -35,32 +41,61 @@ from transformers.masking_utils import sdpa_mask
 import santa
 
 _ALLOWED = ("method", "num_samples", "top_p", "tile_size", "stash", "num_combs", "dense_below", "scores",
-            "bernoulli_draws", "seed", "vattention", "isa", "num_threads")
+            "bernoulli_draws", "seed", "vattention", "sample_attention", "isa", "num_threads")
+_OF_ONE_CALL = {"vattention": ("audit", "heavy_index"),          # arrays of one call, in or out
+                "sample_attention": ("audit", "mask", "mask_out", "row_mass")}
+_SPARSE = "sample-attention"
+_SPARSE_ROWS = 32                                                # fewer the library does densely
 _settings: Dict[str, Any] = {"method": "sys", "num_samples": 128, "dense_below": santa.AUTO}
 
 
-def configure(**options: Any) -> Dict[str, Any]:
-    """Options of santa.decode() for the decode steps of all models. Returns those before.
+def _method_of(options: Dict[str, Any]) -> str:
+    """Its name in santa.methods(); "" if it is a number that none has."""
+    method = options.get("method", "dense")
+    if isinstance(method, str):
+        return method.replace("_", "-")
+    return next((name for i, name in enumerate(santa.methods()) if i == method), "")
 
-    What is not named becomes its default.
-    num_threads, which prefill takes, too, is torch.get_num_threads() by default.
+
+def methods() -> List[str]:
+    """The names that configure() takes for method."""
+    return [name for name in santa.methods() if name != "saap"]
+
+
+def _check(options: Dict[str, Any]) -> None:
+    """Has the library look at the options of a tiny call, which it does not run."""
+    one = torch.zeros(1, 1, 1, 8)
+    santa.workspace_size(one, one, one, causal=True, **options)
+
+
+def configure(**options: Any) -> Dict[str, Any]:
+    """Options of santa.decode() for the sampled calls of all models. Returns those before.
+
+    What is not named becomes its default: method="dense" is one.
+    num_threads, which exact calls take, too, is torch.get_num_threads() by default. What is wrong is refused
+    here, as santa.decode() would refuse it, and the options before stay.
     """
     global _settings
     wrong = [name for name in options if name not in _ALLOWED]
-    if wrong or options.get("scores") in ("proxy", 6) or options.get("method") in ("saap", 10):
+    wrong += [f"{name}[{key!r}]" for name, keys in _OF_ONE_CALL.items() for key in keys
+              if isinstance(options.get(name), Mapping) and key in options[name]]
+    if wrong or str(options.get("scores")).lower() in ("proxy", "6") or _method_of(options) == "saap":
         raise TypeError(
             f"{', '.join(wrong) or 'what needs a copy or an index of K'}: not for configure(), which takes "
             f"{', '.join(_ALLOWED)}")
-    before, _settings = _settings, options
+    _check(options)
+    before, _settings = _settings, {name: dict(x) if isinstance(x, Mapping) else x
+                                    for name, x in options.items()}
     return before
 
 
 class Counts(NamedTuple):
-    """Of the decode steps on a CPU since reset_counts(): over layers, sequences and KV heads."""
+    """Of the calls on a CPU since reset_counts() that configure() is for, decode steps or, with
+    sample-attention, prefill: over layers, sequences and KV heads."""
     keys: int = 0
-    v_rows_read: int = 0
+    v_rows_read: int = 0                    # once for a group of heads
     rows: int = 0                           # query rows x heads
-    dense_rows: int = 0                     # those of them that were too short to be sampled
+    dense_rows: int = 0                     # those of them that had too few keys to be sampled, or kept too many
 
 
 _counts = Counts()
@@ -231,9 +266,9 @@ def santa_attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Ten
     batch, heads, q_len, _head_dim = query.shape
     is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     calls = _planned(attention_mask, batch, q_len, key.shape[2], bool(is_causal), int(sliding_window or 0))
-    options: Dict[str, Any] = {"num_threads": _threads()}
-    if q_len == 1:
-        options.update(_settings)
+    method = _method_of(_settings)
+    shared = {"num_threads": _threads(),                         # of exact calls, too
+              **{name: _settings[name] for name in ("num_threads", "isa") if name in _settings}}
     layer = getattr(module, "layer_idx", None) or 0
     sinks = None if s_aux is None else s_aux.detach().float().contiguous()
     full = sum((x.end - x.begin) * (x.run.end - x.run.begin) for x in calls) == batch * q_len
@@ -243,14 +278,21 @@ def santa_attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Ten
         base = min(firsts)
         rows, keys = slice(run.begin, run.end), slice(base, max(lasts))
         starts = None if max(firsts) == base else [first - base for first in firsts]
-        if q_len == 1:
+        options = dict(shared)
+        sparse = method == _SPARSE and run.causal and run.end - run.begin >= _SPARSE_ROWS
+        sampled = sparse or method != _SPARSE and q_len == 1
+        if sparse:
+            options["method"] = method
+            options["sample_attention"] = {"per_head": 1, **(_settings.get("sample_attention") or {})}
+        elif sampled:
+            options.update(_settings)
             options["offsets"] = [santa.offset(layer, last - first) for first, last in zip(firsts, lasts)]
             options["request_ids"] = list(range(b, stop))
         r = santa.decode(query[b:stop, :, rows], key[b:stop, :, keys], value[b:stop, :, keys],
                          out=out.transpose(1, 2)[b:stop, :, rows], q_layout="HND", kv_layout="HND",
                          seq_lens=[last - base for last in lasts], kv_start=starts, causal=run.causal,
                          window=run.window, sm_scale=scaling or 0.0, soft_cap=softcap or 0.0,
-                         sinks=sinks, stats=q_len == 1 and not query.is_cuda, **options)
+                         sinks=sinks, stats=sampled and not query.is_cuda, **options)
         if r.stats is not None:
             _counts = Counts(*(x + getattr(r.stats, name) for name, x in _counts._asdict().items()))
     return out, None
@@ -277,12 +319,13 @@ AttentionMaskInterface.register("santa", santa_mask)
 # ------------------------------------------------------------------------------- comparison
 
 class Comparison(NamedTuple):
-    """decode steps of a model with its own attention and with santa, fed with the same tokens."""
+    """Decode steps of a model with its own attention and with santa, fed with the same tokens."""
     exact: List[int]                        # greedy tokens of its own attention
     drawn: List[int]                        # what santa would have taken for each
     kl: List[float]                         # KL(own || santa) of each step's distribution, nats
     exact_ms: List[float]
     drawn_ms: List[float]
+    prompt_ms: List[float]                  # of its own and of santa, once each
     counts: Counts
 
 
@@ -301,12 +344,14 @@ def compare(model: Any, input_ids: torch.Tensor, steps: int, baseline: str = "ea
 
     try:
         caches: Dict[str, Any] = {}
+        prompt_ms: List[float] = []
+        reset_counts()
         for name in (baseline, "santa"):
-            logits, caches[name], _ = step(name, input_ids, None)
+            logits, caches[name], ms = step(name, input_ids, None)
+            prompt_ms.append(ms)
             if name == baseline:
                 token = int(logits.argmax())
-        reset_counts()
-        result = Comparison([], [], [], [], [], Counts())
+        result = Comparison([], [], [], [], [], prompt_ms, Counts())
         for _ in range(steps):
             ids = torch.tensor([[token]], device=input_ids.device)
             own, caches[baseline], own_ms = step(baseline, ids, caches[baseline])
@@ -322,43 +367,98 @@ def compare(model: Any, input_ids: torch.Tensor, steps: int, baseline: str = "ea
         model.set_attn_implementation(before)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
+def _whole(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value} is less than {least}")
+        return value
+    parse.__name__ = "whole number"         # argparse names it where int() fails
+    return parse
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:                  # without the usage, which hides it
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def _line(error: Exception) -> str:
+    """What an error says, in one line."""
+    text = " ".join(str(error).split())
+    return f"{text[:300]} .." if len(text) > 300 else text or type(error).__name__
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
         description="A checkpoint with its own attention and with santa.h: answers, KL, time.")
     parser.add_argument("--model", required=True, metavar="PATH",
                         help="folder of a checkpoint; nothing is downloaded")
     parser.add_argument("--prompt", default="", help="text")
     parser.add_argument("--prompt-file", metavar="FILE", help="text, for long ones")
-    parser.add_argument("--prompt-tokens", type=int, metavar="N", help="only the first N tokens of it")
-    parser.add_argument("--steps", type=int, default=64, help="tokens to decode (64)")
-    parser.add_argument("--method", default="sys", choices=santa.methods(), help="(sys)")
+    parser.add_argument("--prompt-tokens", type=_whole(1), metavar="N", help="only the first N tokens of it")
+    parser.add_argument("--steps", type=_whole(1), default=64, help="tokens to decode (64)")
+    parser.add_argument("--method", default="sys", choices=methods(), help="(sys)")
     parser.add_argument("--num-samples", type=int, default=128, help="draws a head (128)")
     parser.add_argument("--dense-below", type=int,
                         help="exact for fewer keys (16 * num_samples where keys are drawn; 0: never)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--baseline", default="eager",
-                        help="the attention to compare with: eager or sdpa (eager)")
-    parser.add_argument("--dtype", default="auto", help="float32, bfloat16, .. (the checkpoint's)")
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--baseline", default="eager", choices=("eager", "sdpa"),
+                        help="the attention to compare with (eager)")
+    parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16", "float16"),
+                        help="(the checkpoint's)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, .. (cpu)")
+    return parser
+
+
+def main() -> int:
+    parser = _parser()
     args = parser.parse_args()
     text = args.prompt
-    if args.prompt_file:
-        try:
+    try:
+        if args.prompt_file:
             with open(args.prompt_file, encoding="utf-8") as f:
                 text = f.read() + text
-        except (OSError, UnicodeDecodeError) as error:
-            parser.error(f"--prompt-file: {error}")
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(args.model, local_files_only=True)
-    model = AutoModelForCausalLM.from_pretrained(args.model, local_files_only=True,
-                                                 dtype=args.dtype).to(args.device).eval()
-    ids = tokenizer(text or "Once upon a time", return_tensors="pt").input_ids.to(args.device)
-    ids = ids[:, :args.prompt_tokens]
+    except (OSError, UnicodeDecodeError) as error:
+        parser.error(f"--prompt-file: {error}")
     below = {"dense_below": args.dense_below}
     if args.dense_below is None:
         below = santa.used_options(method=args.method, dense_below=santa.AUTO)
-    configure(**{"method": args.method, "num_samples": args.num_samples, "seed": args.seed, **below})
+    try:
+        configure(**{"method": args.method, "num_samples": args.num_samples, "seed": args.seed, **below})
+    except (TypeError, ValueError) as error:
+        parser.error(_line(error))
+    try:
+        if torch.empty(0, device=args.device).device.type not in ("cpu", "cuda"):
+            parser.error(f"--device {args.device}: santa.h knows cpu and cuda")
+    except (RuntimeError, AssertionError) as error:             # the latter of a torch without CUDA
+        parser.error(f"--device {args.device}: {_line(error)}")
+    if not os.path.isfile(os.path.join(args.model, "config.json")):
+        parser.error(f"--model {args.model}: not a folder with a config.json")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    part = "tokenizer"
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(args.model, local_files_only=True)
+        part = "model"
+        model = AutoModelForCausalLM.from_pretrained(args.model, local_files_only=True,
+                                                     dtype=args.dtype).to(args.device).eval()
+    except Exception as error:              # of many packages, by what is wrong with the files
+        parser.exit(1, f"{parser.prog}: --model {args.model}: no {part} in it: {_line(error)}\n")
+    ids = tokenizer(text or "Once upon a time", return_tensors="pt").input_ids.to(args.device)
+    ids = ids[:, :args.prompt_tokens]
+    if ids.shape[1] == 0:
+        parser.error("the prompt has no tokens")
+    try:
+        _report(model, tokenizer, ids, args)
+    except (ValueError, TypeError, IndexError, RuntimeError) as error:  # a model that santa or torch refuses
+        most, wanted = getattr(model.config, "max_position_embeddings", None), ids.shape[1] + args.steps
+        if isinstance(error, IndexError) and most and most < wanted:
+            error = ValueError(f"the model has {most} positions, prompt and steps want {wanted}")
+        parser.exit(1, f"{parser.prog}: {_line(error)}\n")
+    return 0
+
+
+def _report(model: Any, tokenizer: Any, ids: torch.Tensor, args: argparse.Namespace) -> None:
     c = compare(model, ids, args.steps, args.baseline)
     greedy = {}
     for name in (args.baseline, "santa"):
@@ -374,10 +474,12 @@ def main() -> int:
     if c.counts.keys:
         read, dense = c.counts.v_rows_read / c.counts.keys, c.counts.dense_rows / c.counts.rows
         print(f"V rows read         {100.0 * read:.1f} %")
-        print(f"rows of few keys    {100.0 * dense:.0f} %, exact")
+        what = "rows run dense" if args.method == _SPARSE else "rows of few keys"
+        print(f"{what:19} {100.0 * dense:.0f} %, exact")
+    for name, ms in zip((args.baseline, "santa"), c.prompt_ms):
+        print(f"ms prompt, {name:8} {ms:.1f}")
     for name, ms in ((args.baseline, c.exact_ms), ("santa", c.drawn_ms)):
         print(f"ms a step, {name:8} median {statistics.median(ms):.1f}, {min(ms):.1f} to {max(ms):.1f}")
-    return 0
 
 
 if __name__ == "__main__":

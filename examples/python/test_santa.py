@@ -6,7 +6,9 @@
 
 What needs torch or transformers is skipped, by name, where they are not.
 """
+import contextlib
 import inspect
+import io
 import os
 import shutil
 import subprocess
@@ -1492,6 +1494,163 @@ def test_hf_generate_samples():
                   exact[1].abs().max()) for n in (8, 1024)
         ]
         assert off[1] < 0.3 * off[0] and off[1] < 0.05, (name, off)
+
+
+def hf_local_model(torch, transformers):
+    """A llama whose heads look at near tokens: all tokens have a part in common, and keys are what queries
+    are, so that scores are large where RoPE turns little. Heads of a group differ in how sharply."""
+    model = next(hf_models(torch, transformers))[1]
+    with torch.no_grad():
+        model.model.embed_tokens.weight += 0.75 * torch.randn(64, generator=torch.Generator().manual_seed(3))
+        for layer in model.model.layers:
+            k, sharp = layer.self_attn.k_proj.weight.view(2, 1, 16, 64), torch.tensor([1.0, 3.0])
+            layer.self_attn.q_proj.weight.copy_((sharp[None, :, None, None] * k).reshape(64, 64))
+    return model
+
+
+def test_hf_sparse_prefill():
+    """sample-attention is for prefill: all read is dense, less is near it; steps and short runs are dense."""
+    torch, transformers, hf = hf_or_skip()
+    ids = torch.randint(2, 97, (2, 1000), generator=torch.Generator().manual_seed(2))
+    left = torch.ones_like(ids)
+    left[0, :70] = 0
+
+    def share(alpha, **more):
+        return {"alpha_columns": alpha, "alpha_slashes": alpha, **more}
+
+    def run(function, **options):
+        model.set_attn_implementation("santa")
+        before = hf.configure(**options)
+        hf.reset_counts()
+        try:
+            with torch.no_grad():
+                return function(), hf.reset_counts()
+        finally:
+            hf.configure(**before)
+    for name, model in hf_models(torch, transformers):          # windows, sinks and soft cap, too
+        for mask in (None, left):
+            seen = slice(None) if mask is None else mask.bool()
+
+            def prompt():
+                return model(ids, attention_mask=mask).logits[seen]
+            dense, counts = run(prompt, method="dense")
+            assert counts == hf.Counts(), "an exact prompt is not counted"
+            for more in ({}, {"dense_above": santa.NONE}):
+                whole, counts = run(prompt, method="sample-attention", sample_attention=share(1, **more))
+                assert float((whole - dense).abs().max() / dense.abs().max()) < 1e-5, name
+                assert counts.v_rows_read == counts.keys > 0 and (counts.dense_rows == 0) == bool(more), counts
+            some, counts = run(prompt, method="sample_attention",
+                               sample_attention=share(0.2, dense_above=santa.NONE))
+            assert 0 < counts.v_rows_read < 0.9 * counts.keys and counts.dense_rows == 0, (name, counts)
+            assert bool(torch.isfinite(some).all()) and (some != dense).any(), name
+
+    model = hf_local_model(torch, transformers)
+
+    def prompt():
+        return model(ids).logits
+    dense, _ = run(prompt, method="dense")
+    sparse, counts = run(prompt, method="sample-attention", sample_attention=share(0.9))
+    off = float((sparse - dense).norm() / dense.norm())
+    assert 0 < counts.v_rows_read < 0.7 * counts.keys and counts.dense_rows < counts.rows, counts
+    assert bool(torch.isfinite(sparse).all()) and 0 < off < 0.1, off
+    assert (sparse == run(prompt, method=santa.methods().index("sample-attention"),
+                          sample_attention=share(0.9))[0]).all(), "the same call, other bits"
+    shared, together = run(prompt, method="sample-attention", sample_attention=share(0.9, per_head=0))
+    assert (shared != sparse).any(), "heads of a group share their blocks unless told"
+
+    def pieces():
+        """A prompt in two pieces, then a few tokens, then one: only the pieces are sparse."""
+        cache, counts, logits = None, [], []
+        for begin, end in ((0, 700), (700, 960), (960, 990), (990, 991)):
+            hf.reset_counts()
+            r = model(ids[:, begin:end], past_key_values=cache, use_cache=True)
+            cache, _ = r.past_key_values, counts.append(hf.reset_counts())
+            logits.append(r.logits)
+        return torch.cat(logits, 1), counts
+    (dense, _), (sparse, counts) = (run(pieces, **options)[0] for options in (
+        {"method": "dense"}, {"method": "sample-attention", "sample_attention": share(0.9)}))
+    assert all(0 < x.v_rows_read < 0.7 * x.keys for x in counts[:2]), counts
+    assert counts[2] == counts[3] == hf.Counts(), counts
+    assert 0 < float((sparse - dense).norm() / dense.norm()) < 0.1
+    both_ways = torch.ones(2, 1, 1000, 1000, dtype=torch.bool)  # not causal: exact
+    everything, counts = run(lambda: model(ids, attention_mask=both_ways).logits, method="sample-attention")
+    assert counts == hf.Counts() and float(
+        (everything - run(lambda: model(ids, attention_mask=both_ways).logits, method="dense")[0]).abs().max()) == 0
+
+
+def test_hf_configure_checks():
+    """What is wrong is refused at once, as santa.decode() does it, and what was set before stays."""
+    torch, transformers, hf = hf_or_skip()
+    before = hf.configure(method="sys", num_samples=32)
+    for name, options in (("METHOD", {"method": "nope"}), ("METHOD", {"method": 99}),
+                          ("NUM_SAMPLES", {"num_samples": -7}),
+                          ("OPTION_UNUSED", {"method": "dense", "top_p": 0.3}),
+                          ("OPTION_UNUSED", {"method": "sys", "sample_attention": {"per_head": 1}}),
+                          ("OPTION_UNUSED", {"method": "sample-attention", "dense_below": 9}),
+                          ("SAMPLE_ATTENTION", {"method": "sample-attention",
+                                                "sample_attention": {"alpha_columns": 1.5}}),
+                          ("TOP_P", {"method": "top-p", "top_p": 2}), ("THREADS", {"num_threads": -1}),
+                          ("EPSILON", {"method": "vattention", "vattention": {"epsilon": 2}}),
+                          ("SCORES_Q8", {"scores": "q8"}), ("DENSE_BELOW", {"method": "sys", "dense_below": -3})):
+        raises(santa.SantaError, hf.configure, **options, name=name)
+    for options, text in (({"method": None}, "method = None"), ({"num_samples": "9"}, "num_samples = '9'"),
+                          ({"method": "vattention", "vattention": {"epsilons": 1}}, "epsilons"),
+                          ({"method": "vattention", "vattention": {"audit": True}}, "vattention['audit']"),
+                          ({"sample_attention": {"mask": None}}, "sample_attention['mask']"),
+                          ({"scores": "Proxy"}, "copy or an index"), ({"method": "SAAP"}, "none of"),
+                          ({"method": santa.methods().index("saap")}, "copy or an index")):
+        raises((TypeError, ValueError), hf.configure, **options, text=text)
+    raises(ValueError, hf.configure, stash="f64", text="stash = 'f64'")
+    raises(ValueError, hf.configure, seed=-1, text="seed = -1")
+    mine = {"epsilon": 0.1}
+    assert hf.configure(method="vattention", vattention=mine) == {"method": "sys", "num_samples": 32}
+    mine["epsilon"] = 7.0                                       # what was checked is what is used
+    for method in hf.methods():
+        hf.configure(method=method)
+    assert "saap" not in hf.methods() and len(hf.methods()) == len(santa.methods()) - 1
+    hf.configure(**before)
+
+
+def program(main, *arguments):
+    """Exit status, stdout and stderr of a program's main(), in this process: imports take seconds."""
+    out, err, argv = io.StringIO(), io.StringIO(), sys.argv
+    sys.argv = [main.__module__ + ".py", *arguments]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = main()
+    except SystemExit as end:
+        status = end.code
+    finally:
+        sys.argv = argv
+    if isinstance(status, str):             # as sys.exit() does it
+        status = print(status, file=err) or 1
+    return status or 0, out.getvalue(), err.getvalue()
+
+
+def refuses(main, *arguments, text):
+    """One line on stderr that has the text, nothing else, and no success."""
+    status, out, err = program(main, *arguments)
+    assert status in (1, 2) and not out, (arguments, status, out)
+    assert err.count("\n") == 1 and text in err, (arguments, text, err)
+
+
+def test_hf_wrong_command_lines():
+    torch, transformers, hf = hf_or_skip()
+    before = hf.configure(method="dense")
+    with tempfile.TemporaryDirectory() as folder:
+        broken = os.path.join(folder, "config.json")
+        open(broken, "w").close()
+        for arguments, text in (("--method saap", "'saap'"), ("--dense-below -3", "dense_below"),
+                                ("--steps 0", "--steps: 0 is less than 1"), ("--steps two", "--steps: invalid"),
+                                ("--baseline foo", "'foo'"), ("--num-samples -7", "num_samples"),
+                                ("--dtype int3", "'int3'"), ("--device nowhere", "--device nowhere"),
+                                ("--device meta", "--device meta"), ("--prompt-tokens 0", "--prompt-tokens"),
+                                (f"--prompt-file {folder}", "--prompt-file"),
+                                (f"--model {folder}/none", "config.json"), ("", "no tokenizer in it")):
+            refuses(hf.main, "--model", folder, *arguments.split(), text=text)
+    hf.configure(**before)
+    status, shown, _ = program(hf.main, "--help")
+    assert status == 0 and "sample-attention" in shown and "saap" not in shown, shown
 
 
 def test_hf_masks():
