@@ -18,7 +18,7 @@ import math
 import os
 import struct
 import sys
-from typing import Any, Dict, List, NamedTuple, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, NoReturn, Tuple, Union
 
 import numpy as np
 
@@ -62,8 +62,10 @@ def read_model(path: str) -> Tuple[Sizes, Dict[str, np.ndarray]]:
         old, tables, norms_first = (256, False, True) if ak42 else (28, True, False)
         head_dim = n[0] // n[3] if n[3] > 0 else 0
         s = Sizes(n[0], n[1], n[2], n[3], n[4], abs(n[5]), n[6], head_dim, 1e4, 1e-5, shared)
-    if not all(0 < size < 2**31 for size in s[:8]):
+    if not all(0 < size < 2**31 for size in s[:8]) or s.heads % s.kv_heads or s.head_dim % 2:
         raise ValueError(f"{path}: not a model: its header has sizes that none has")
+    if not (0 < s.theta < math.inf and 0 <= s.epsilon < math.inf):
+        raise ValueError(f"{path}: not a model: its header has theta {s.theta}, epsilon {s.epsilon}")
     q, kv, layers = s.heads * s.head_dim, s.kv_heads * s.head_dim, s.layers
     shapes: Dict[str, Tuple[int, ...]] = {
         "embedding": (s.vocab_size, s.dim), "att_norm": (layers, s.dim), "wq": (layers, q, s.dim),
@@ -154,6 +156,8 @@ def read_bpe(path: str, vocab_size: int) -> Tuple[List[str], List[float]]:
     """tokenizer.bin of llama2.c: its tokens and their scores."""
     with open(path, "rb") as f:
         data = f.read()
+    if vocab_size < 3:
+        raise ValueError(f"{path}: a tokenizer has 3 special tokens, the model {vocab_size} in all")
     pieces, scores, at = list(_SPECIAL), [0.0] * 3, 4
     for i in range(vocab_size):
         score, length = struct.unpack_from("<fi", data, at) if at + 8 <= len(data) else (0.0, -1)
@@ -195,6 +199,8 @@ def read_words(path: str, vocab_size: int) -> List[str]:
     """A token a line."""
     with open(path, encoding="utf-8") as f:
         pieces = f.read().split("\n")[:vocab_size]
+    if vocab_size < 3:
+        raise ValueError(f"{path}: a tokenizer wants 3 words, for unknown, begin and end")
     if len(set(pieces)) != vocab_size:
         raise ValueError(f"{path}: not {vocab_size} different words")
     return pieces
@@ -210,18 +216,24 @@ def write_words(pieces: List[str], folder: str) -> None:
     })
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:                  # without the usage, which hides it
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
 def main() -> Union[int, str]:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         description="A checkpoint of llama2.c or of the toy decoder as one of transformers.")
     parser.add_argument("model", help="model.bin")
     parser.add_argument("folder", help="is made")
-    parser.add_argument("--tokenizer", metavar="FILE", help="tokenizer.bin of llama2.c")
-    parser.add_argument("--words", metavar="FILE", help="or its tokens, one a line")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--tokenizer", metavar="FILE", help="tokenizer.bin of llama2.c")
+    either.add_argument("--words", metavar="FILE", help="or its tokens, one a line")
     args = parser.parse_args()
     try:                                    # all is read before anything is written
         sizes, tensors = read_model(args.model)
-        bpe = read_bpe(args.tokenizer, sizes.vocab_size) if args.tokenizer else None
-        words = read_words(args.words, sizes.vocab_size) if args.words and not bpe else None
+        bpe = None if args.tokenizer is None else read_bpe(args.tokenizer, sizes.vocab_size)
+        words = None if args.words is None else read_words(args.words, sizes.vocab_size)
         os.makedirs(args.folder, exist_ok=True)
         write_model(sizes, tensors, args.folder)
         if bpe:

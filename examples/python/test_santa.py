@@ -7,10 +7,13 @@
 What needs torch or transformers is skipped, by name, where they are not.
 """
 import contextlib
+import importlib.util
 import inspect
 import io
+import math
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -1342,6 +1345,140 @@ def test_cuda_is_asked_for_without_nvcc():
     assert done.returncode != 0 and "nvcc" in done.stdout, done.stdout
 
 
+# ---------------------------------------------------------------------------------- programs
+
+def program(main, *arguments):
+    """Exit status, stdout and stderr of a program's main(), in this process: imports take seconds."""
+    out, err, argv = io.StringIO(), io.StringIO(), sys.argv
+    sys.argv = [main.__module__ + ".py", *arguments]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = main()
+    except SystemExit as end:
+        status = end.code
+    finally:
+        sys.argv = argv
+    if isinstance(status, str):             # as sys.exit() does it
+        status = print(status, file=err) or 1
+    return status or 0, out.getvalue(), err.getvalue()
+
+
+def refuses(main, *arguments, text):
+    """One line on stderr that has the text, nothing else, and no success."""
+    status, out, err = program(main, *arguments)
+    assert status in (1, 2) and not out, (arguments, status, out)
+    assert err.count("\n") == 1 and text in err, (arguments, text, err)
+
+
+def test_checkpoint_wrong_arguments():
+    """hf_checkpoint.py, of a model of version 0 with 4 numbers a head: what is wrong is one line."""
+    import hf_checkpoint
+    with tempfile.TemporaryDirectory() as folder:
+        def at(name):
+            return os.path.join(folder, name)
+
+        def write(name, data):
+            with open(at(name), "wb") as f:
+                f.write(data)
+
+        def model(dim=8, hidden=8, layers=1, heads=2, kv_heads=1, vocabulary=5, length=4):
+            kv = kv_heads * (dim // heads)
+            count = vocabulary * dim + layers * (2 * dim + 2 * dim * dim + 2 * kv * dim + 3 * dim * hidden) + dim
+            return struct.pack("<7i", dim, hidden, layers, heads, kv_heads, vocabulary, length) + bytes(
+                4 * (count + length * (dim // heads)))
+        for name, data in (("good", model()), ("empty", b""), ("cut", model()[:-4]), ("header", model()[:20]),
+                           ("odd", model(dim=6)), ("group", model(dim=12, heads=3, kv_heads=2)),
+                           ("few", model(vocabulary=2)), ("words", b"a\nb\nc\nd\ne"), ("same", b"a\nb\na\nd\ne"),
+                           ("theta", b"SANTA-LM" + struct.pack("<10I", 1, 64, *[2] * 8) + struct.pack(
+                               "<IffI", 0, math.nan, 1e-5, 1)), ("bytes", b"\xff\xfe")):
+            write(name, data)
+        for arguments, text in (
+            (("none",), "No such file"), (("",), "Is a directory"), (("empty",), "shorter than its header"),
+            (("header",), "shorter than its header"), (("cut",), "not as long"), (("odd",), "sizes"),
+            (("group",), "sizes"), (("theta",), "theta"), (("good", "--tokenizer", at("none")), "No such file"),
+            (("good", "--tokenizer", ""), "No such file"), (("good", "--words", ""), "No such file"),
+            (("good", "--tokenizer", at("empty")), "not a tokenizer"), (("good", "--words", at("empty")), "words"),
+            (("good", "--words", at("same")), "words"), (("good", "--words", at("bytes")), "bytes"),
+            (("few", "--words", at("words")), "3 words"), (("few", "--tokenizer", at("empty")), "3 special"),
+            (("good", "--words", at("words"), "--tokenizer", at("words")), "not allowed with")):
+            refuses(hf_checkpoint.main, at(arguments[0]), at("made"), *arguments[1:], text=text)
+        assert not os.path.exists(at("made")), "something was written before all was read"
+        refuses(hf_checkpoint.main, at("good"), at("good"), text="File exists")
+        refuses(hf_checkpoint.main, at("good"), at("good/made"), text="Not a directory")
+        refuses(hf_checkpoint.main, at("good"), text="folder")
+        assert program(hf_checkpoint.main, at("good"), at("made"), "--words", at("words")) == (0, "", "")
+        assert sorted(os.listdir(at("made"))) == ["config.json", "model.safetensors", "tokenizer.json",
+                                                  "tokenizer_config.json"]
+
+
+def test_torch_trainer_wrong_arguments():
+    """examples/saap/train.py: what is wrong with files and numbers is one line."""
+    torch_or_skip()
+    spec = importlib.util.spec_from_file_location("train", os.path.join(HERE, "../saap/train.py"))
+    train = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(train)
+    rng = np.random.default_rng(0)
+    sizes = [1, 2, 1, 4, 0, 0, 60, 6]       # layers, heads, kv_heads, head_dim, f32, no lse, tokens, rows
+    arrays = {name: rng.standard_normal(shape).astype("f") for name, _, shape in train.dump_arrays(*sizes)}
+    arrays["position"], arrays["kind"] = [3, 20, 30, 40, 50, 59], [0, 0, 0, 0, 0, 0]
+    with tempfile.TemporaryDirectory() as folder:
+        def at(name):
+            return os.path.join(folder, name)
+
+        def dump(name, scale=0.0, **changed):
+            sized = [changed.get(key, x) for key, x in zip(("layers", "heads", "kv_heads"), sizes)] + sizes[3:]
+            with open(at("good.dump"), "rb") as f:
+                data = f.read()
+            with open(at(name), "wb") as f:
+                f.write(train.DUMP_HEADER.pack(train.DUMP_MAGIC, 1, *sized, scale) + data[64:])
+        good, out, model = at("good.dump"), at("model.saap"), ("--buckets", "4", "--window", "8")
+        train.write_dump(good, sizes, arrays)
+        train.write_dump(at("far.dump"), sizes, {**arrays, "position": [3, 20, 30, 40, 50, 60]})
+        train.write_dump(at("rowless.dump"), [*sizes[:7], 0], {
+            name: [] if name in ("position", "kind") or name[0] == "q" else x for name, x in arrays.items()})
+        open(at("empty.dump"), "w").close()
+        dump("divided.dump", heads=2, kv_heads=0)
+        dump("groups.dump", heads=3, kv_heads=2)
+        dump("layers.dump", layers=2**31)
+        dump("scale.dump", scale=math.nan)
+        for name, text in (("nofile", "No such file"), ("", "Is a directory"), ("empty.dump", "not a dump"),
+                           ("divided.dump", "sizes"), ("groups.dump", "sizes"), ("layers.dump", "ends in"),
+                           ("scale.dump", "scale"), ("far.dump", "position")):
+            refuses(train.main, "--dumps", at(name), "--out", out, text=text)
+            refuses(train.main, "--dumps", at(name), "--evaluate", out, text=text)
+        for arguments, text in (
+            (("--threads", "-1"), "--threads"), (("--rate", "nan"), "--rate"), (("--rate", "-1"), "--rate"),
+            (("--seed", "-1"), "--seed"), (("--seed", str(2**63)), "--seed"), (("--window", str(2**32)), "--window"),
+            (("--buckets", "0"), "--buckets"), (("--batch", "1"), "--batch"), (("--epochs", "0"), "--epochs"),
+            (("--hidden", "-3"), "--hidden"), (("--layers", "-1"), "--layers"), (("--layers", "1"), "--layers"),
+            (("--device", "nowhere"), "--device"), (("--out", folder), "--out"), (("--csv", at("x")), "--csv"),
+            (("--out", at("good.dump/x")), "Not a directory"), (("--curves", folder), "Is a directory"),
+            (("--evaluate", at("none")), "No such file"), (("--evaluate", at("empty.dump")), "not a .saap"),
+            (("--evaluate", at("none"), "--curves", at("x")), "--curves: not for --evaluate")):
+            more = () if "--evaluate" in arguments else ("--out", out)
+            refuses(train.main, "--dumps", good, *more, *arguments, text=text)
+
+        def learn(*more, dumps=good):
+            return program(train.main, "--dumps", dumps, "--out", out, "--epochs", "1", *model, *more)
+        for arguments, dumps, text in ((("--rows", "question"), good, "--rows question"),
+                                       ((), at("rowless.dump"), "--rows all"),
+                                       (("--window", "99"), good, "beyond --window 99")):
+            status, _, err = learn(*arguments, dumps=dumps)
+            assert status == 1 and text in err and err.count("\n") == 1, (arguments, err)
+        status, said, err = learn()
+        assert (status, err) == (0, "") and os.path.exists(out), err
+        refuses(train.main, "--dumps", at("rowless.dump"), "--evaluate", out, "--csv", folder, text="Is a directory")
+        for dumps, window, text in ((at("rowless.dump"), "8", "no query rows"), (good, "99", "beyond --window 99")):
+            status, _, err = program(train.main, "--dumps", dumps, "--evaluate", out, "--window", window)
+            assert status == 1 and text in err and err.count("\n") == 1, err
+        assert program(train.main, "--dumps", good, "--evaluate", out, "--csv", at("csv"))[0] == 0
+        with open(at("csv")) as f:
+            assert len(f.read().split("\n")) > 10
+        open(at("model.saap.heads/0-0.npz"), "w").close()
+        status, _, err = learn("--resume")
+        assert status == 1 and "not a head" in err and err.count("\n") == 1, err
+
+
 # ---------------------------------------------------------------------------------- transformers
 
 def hf_or_skip():
@@ -1609,29 +1746,6 @@ def test_hf_configure_checks():
         hf.configure(method=method)
     assert "saap" not in hf.methods() and len(hf.methods()) == len(santa.methods()) - 1
     hf.configure(**before)
-
-
-def program(main, *arguments):
-    """Exit status, stdout and stderr of a program's main(), in this process: imports take seconds."""
-    out, err, argv = io.StringIO(), io.StringIO(), sys.argv
-    sys.argv = [main.__module__ + ".py", *arguments]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status = main()
-    except SystemExit as end:
-        status = end.code
-    finally:
-        sys.argv = argv
-    if isinstance(status, str):             # as sys.exit() does it
-        status = print(status, file=err) or 1
-    return status or 0, out.getvalue(), err.getvalue()
-
-
-def refuses(main, *arguments, text):
-    """One line on stderr that has the text, nothing else, and no success."""
-    status, out, err = program(main, *arguments)
-    assert status in (1, 2) and not out, (arguments, status, out)
-    assert err.count("\n") == 1 and text in err, (arguments, text, err)
 
 
 def test_hf_wrong_command_lines():

@@ -12,7 +12,7 @@ formats, and what was measured, are in README.md beside this file. The method is
 classifier that predicts where their attention mass lies. "Far" are keys more than --window tokens
 before the query, and not the first one; the rest is attended to densely.
 """
-import argparse, csv, json, math, os, struct, sys, tempfile, time
+import argparse, csv, json, math, os, struct, sys, tempfile, time, zipfile
 import numpy as np
 import torch
 from torch import nn
@@ -51,11 +51,13 @@ class Dump:
         version, *sizes, scale = DUMP_HEADER.unpack(header)[1:]
         if version != 1 or sizes[4] > 1 or sizes[5] > 1:
             raise SystemExit(f"{path}: only version 1, f32 or f16 and flag 1 are known")
+        if min(sizes[:4] + sizes[6:7]) < 1 or sizes[1] % sizes[2] or not math.isfinite(scale):
+            raise SystemExit(f"{path}: its header has sizes, or a scale, that no model has")
         self.path, self.sizes, self.array, at = path, sizes, {}, DUMP_HEADER.size
         self.layers, self.heads, self.kv_heads, self.head_dim, _, _, self.tokens, self.rows = sizes
         self.group, self.scale = self.heads // self.kv_heads, scale or self.head_dim ** -0.5
         for name, dtype, shape in dump_arrays(*sizes):
-            size = int(np.prod(shape))
+            size = math.prod(shape)
             if at + size * dtype.itemsize > os.path.getsize(path):
                 raise SystemExit(f"{path}: ends in {name}")
             self.array[name] = np.memmap(path, dtype, "r", at, shape) if size else np.zeros(shape, dtype)
@@ -64,6 +66,8 @@ class Dump:
             raise SystemExit(f"{path}: longer than its header says")
         self.position, self.kind = (torch.from_numpy(np.array(self.array[n])).long()
                                     for n in ("position", "kind"))
+        if not bool(((self.position >= 0) & (self.position < self.tokens)).all()):
+            raise SystemExit(f"{path}: a row's position is not one of its {self.tokens} tokens")
 
     def get(self, name, layer, head, rows=None):
         """f32; head: of queries for q, of keys for k."""
@@ -155,7 +159,8 @@ def write_saap(path, layers, group, window, dtype):
 
 def read_saap(path):
     """Sizes as a dict, layers as write_saap takes them."""
-    data = open(path, "rb").read()
+    with open(path, "rb") as f:
+        data = f.read()
     if len(data) < 64 or data[:4] != b"SAAP":
         raise SystemExit(f"{path}: not a .saap file")
     names = ("version", "layers", "kv_heads", "group", "head_dim", "buckets", "hidden", "dtype", "window")
@@ -170,7 +175,10 @@ def read_saap(path):
         layers.append({})
         for name, number, shape in file_arrays(s["kv_heads"], s["head_dim"], s["buckets"], s["hidden"],
                                                s["dtype"]):
-            x = np.frombuffer(data, number, int(np.prod(shape)), at).reshape(shape)
+            count = math.prod(shape)
+            if not 0 < count * number.itemsize <= len(data) - at:
+                raise SystemExit(f"{path}: layer {len(layers) - 1} has no {name} of its header's sizes")
+            x = np.frombuffer(data, number, count, at).reshape(shape)
             layers[-1][name] = x if number == np.dtype("<f4") else from_type(x, s["dtype"])
             at += x.nbytes + -x.nbytes % 64
     return s, layers
@@ -197,6 +205,15 @@ def spherical_kmeans(keys, buckets, seed, iterations=10):
         total[empty] = keys[anew]
         c = unit(total)
     return c
+
+
+def load_head(path):
+    """A head's checkpoint of learn(), as a dict."""
+    try:
+        with np.load(path) as parts:
+            return {name: parts[name] for name in parts.files}
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise SystemExit(f"{path}: not a head of --resume: {error}")
 
 
 def far_masses(dump, layer, kv_head, bucket, buckets, window, rows, device):
@@ -305,12 +322,16 @@ def learn_head(dumps, layer, kv_head, args, device, report):
         x, mass, weight = [], [], []
         for d in dumps:
             rows = wanted_rows(d, {"all": None, "context": CONTEXT, "question": QUESTION}[args.rows])
+            if not len(rows):
+                continue
             bucket = assign(d.get("k_plain", layer, kv_head).to(device), c)
             m, w, _ = far_masses(d, layer, kv_head, bucket, args.buckets, args.window, rows, device)
             for g in range(d.group):
                 x.append(d.get("q_plain", layer, kv_head * d.group + g, rows).to(device))
                 mass.append(m[:, g])
                 weight.append(w[:, g])
+        if not x:
+            raise SystemExit(f"--rows {args.rows}: no dump has such query rows")
         x, mass, weight = torch.cat(x), torch.cat(mass), torch.cat(weight)
         keep = weight > 0
         if int(keep.sum()) < 2:
@@ -327,16 +348,12 @@ def learn(args):
     dumps, device = open_dumps(args.dumps), args.device
     d, start, done = dumps[0], time.time(), 0
     layers = range(d.layers) if args.layers is None else args.layers
-    if any(i >= d.layers for i in layers):
-        raise SystemExit(f"--layers: the model has {d.layers}")
+    if not all(0 <= i < d.layers for i in layers):
+        raise SystemExit(f"--layers: the model has 0 to {d.layers - 1}")
     # Checkpoints of another run must not get into the file unseen.
     names = ("buckets", "hidden", "epochs", "window", "seed", "rows", "rate", "batch", "type")
     settings = json.dumps([{k: getattr(args, k) for k in names},
                            [[os.path.basename(x.path), x.sizes] for x in dumps]])
-    print(f"{len(dumps)} prompts, {sum(x.tokens for x in dumps)} keys and {sum(x.rows for x in dumps)} "
-          f"query rows a layer; {args.buckets} buckets, hidden {args.hidden}, {args.epochs} epochs, window "
-          f"{args.window}, rows: {args.rows}; torch {torch.__version__}, {device}, "
-          f"{torch.get_num_threads()} threads")
     folder = args.out + ".heads"
     os.makedirs(folder, exist_ok=True)
     path = lambda layer, head: f"{folder}/{layer}-{head}.npz"
@@ -345,10 +362,14 @@ def learn(args):
         curves = open(args.curves, "a" if args.resume else "w")
         if curves.tell() == 0:
             print("layer,kv_head,epoch,kl,seconds", file=curves)
+    print(f"{len(dumps)} prompts, {sum(x.tokens for x in dumps)} keys and {sum(x.rows for x in dumps)} "
+          f"query rows a layer; {args.buckets} buckets, hidden {args.hidden}, {args.epochs} epochs, window "
+          f"{args.window}, rows: {args.rows}; torch {torch.__version__}, {device}, "
+          f"{torch.get_num_threads()} threads")
     heads = [(i, h) for i in layers for h in range(d.kv_heads)]
     for n, (layer, head) in enumerate(heads):
         if args.resume and os.path.exists(path(layer, head)):
-            if str(np.load(path(layer, head))["settings"]) != settings:
+            if str(load_head(path(layer, head)).get("settings")) != settings:
                 raise SystemExit(f"{path(layer, head)} is of a run with other options: remove {folder}")
             continue
         loss, begin = [], time.time()
@@ -373,10 +394,10 @@ def learn(args):
         return
     out = []
     for layer in range(d.layers):
-        parts = [np.load(path(layer, h)) for h in range(d.kv_heads)]
-        if any(str(p["settings"]) != settings for p in parts):
+        parts = [load_head(path(layer, h)) for h in range(d.kv_heads)]
+        if any(str(p.get("settings")) != settings for p in parts):
             raise SystemExit(f"layer {layer} in {folder} is of a run with other options")
-        out.append({k: np.stack([p[k] for p in parts]) for k in parts[0].files if k != "settings"})
+        out.append({k: np.stack([p[k] for p in parts]) for k in parts[0] if k != "settings"})
     write_saap(args.out, out, d.group, args.window, args.type)
     print(f"{args.out}: {os.path.getsize(args.out)} bytes, {time.time() - start:.0f} s")
 
@@ -403,6 +424,8 @@ def evaluate_head(dumps, arrays, layer, head, window, device):
     for d in dumps:
         rows = wanted_rows(d, QUESTION)
         rows = rows if len(rows) else wanted_rows(d, None)
+        if not len(rows):
+            raise SystemExit(f"{d.path}: has no query rows")
         bucket = assign(d.get("k_plain", layer, head).to(device), c)
         mass, share, count = far_masses(d, layer, head, bucket, buckets, window, rows, device)
         x = torch.stack([d.get("q_plain", layer, head * d.group + g, rows) for g in range(d.group)], 1)
@@ -425,6 +448,8 @@ def evaluate_head(dumps, arrays, layer, head, window, device):
         n = torch.bincount(bucket[1:], minlength=buckets).double()
         imbalance += float(buckets * (n / n.sum()).square().sum()) / len(dumps)
         empty += float((n == 0).double().mean()) / len(dumps)
+    if not far_keys or not far_mass:
+        raise SystemExit(f"layer {layer}, KV head {head}: no row has keys beyond --window {window}")
     curves = {r: (keys_of[r].numpy() / far_keys, mass_of[r].numpy() / far_mass) for r in score}
     rows = sum(len(wanted_rows(d, QUESTION)) or d.rows for d in dumps) * dumps[0].group
     kl = kl / far_mass if "classifier" in curves else math.nan
@@ -443,19 +468,21 @@ def evaluate(args):
     if (s["layers"], s["kv_heads"], s["group"], s["head_dim"]) != shape:
         raise SystemExit(f"{args.evaluate}: of a model of another shape than {d.path}")
     window = s["window"] if args.window is None else args.window
+    file = open(args.csv, "w", newline="") if args.csv else None     # before the minutes that follow
     print(f"{os.path.basename(args.evaluate)}: {s['buckets']} buckets, hidden {s['hidden']}, {s['dtype']}; "
           f"{len(dumps)} prompts, question rows, window {window}")
     result = {(i, h): evaluate_head(dumps, arrays, i, h, window, device)
               for i in range(d.layers) for h in range(d.kv_heads)}
     routers = [r for r in ROUTERS if r in result[0, 0][0]]
-    table = csv.writer(open(args.csv, "w")) if args.csv else None
-    if table:
+    if file:
+        table = csv.writer(file)
         table.writerow(["layer", "kv_head", "router", "buckets_visited", "selectivity", "far_mass_covered"])
         for (i, h), (curves, _) in result.items():
             for r in routers:
                 for l, (x, y) in enumerate(zip(*curves[r]), 1):
                     if l & (l - 1) == 0:
                         table.writerow([i, h, r, l, f"{x:.5f}", f"{y:.5f}"])
+        file.close()
     print("\nfar mass covered, % of all far mass, at equal shares of far keys visited")
     print("layer  router         " + "".join(f"{f'1/{round(1 / x)}':>8}" for x in SHARES))
     for name, part in [(f"{i}", [i]) for i in range(d.layers)] + [("all", range(d.layers))]:
@@ -594,8 +621,13 @@ def self_test():
     return bool(failed)
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message):                       # without the usage, which hides it
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--dumps", nargs="+", default=[], metavar="FILE")
     p.add_argument("--buckets", type=int, default=64, help="per KV head [64]")
     p.add_argument("--hidden", type=int, default=128, help="of the classifier; 0: centroids alone [128]")
@@ -617,22 +649,42 @@ def main():
     p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     p.add_argument("--self-test", action="store_true")
     args = p.parse_args()
+    if args.threads < 0:
+        p.error("--threads is negative")
     if args.threads:
         torch.set_num_threads(args.threads)
+    try:
+        torch.empty(1, device=args.device).cpu()
+    except (RuntimeError, AssertionError) as error:  # the latter of a torch without CUDA
+        p.error(f"--device {args.device}: {str(error).splitlines()[0]}")
     if args.self_test:
         sys.exit(self_test())
     if not args.dumps:
         p.error("--dumps is needed")
-    if args.evaluate:
-        with torch.no_grad():
-            evaluate(args)
-        return
-    args.window = 512 if args.window is None else args.window
-    if min(args.buckets, args.epochs, args.batch - 1) < 1 or min(args.hidden, args.window, args.seed) < 0:
-        p.error("sizes must be positive")
-    if max(args.buckets, args.hidden) > 65536:
-        p.error("santa.h takes at most 65536 buckets and hidden units")
-    learn(args)
+    if args.csv and not args.evaluate:
+        p.error("--csv goes with --evaluate")
+    of_learning = "buckets hidden epochs seed layers rows rate batch type out resume curves".split()
+    unused = [f"--{name}" for name in of_learning if getattr(args, name) != p.get_default(name)]
+    if args.evaluate and unused:
+        p.error(f"{', '.join(unused)}: not for --evaluate")
+    if not args.out or os.path.isdir(args.out):
+        p.error(f"--out {args.out}: not the name of a file")
+    for name, least, most in (("buckets", 1, 65536), ("hidden", 0, 65536), ("epochs", 1, 2**31),
+                              ("batch", 2, 2**31), ("seed", 0, 2**32), ("window", 0, 2**31)):
+        value = getattr(args, name)
+        if value is not None and not least <= value <= most:
+            p.error(f"--{name} {value} is not in {least} .. {most}")
+    if not 0 < args.rate < math.inf:
+        p.error(f"--rate {args.rate} is not a positive number")
+    try:
+        if args.evaluate:
+            with torch.no_grad():
+                evaluate(args)
+        else:
+            args.window = 512 if args.window is None else args.window
+            learn(args)
+    except OSError as error:
+        raise SystemExit(f"train.py: {error}")
 
 
 if __name__ == "__main__":
