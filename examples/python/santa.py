@@ -492,7 +492,10 @@ def methods() -> List[str]:
 
 def offset(layer: int, step: int) -> int:
     """An offset that differs for every layer (below 65536) and step: equal arguments give equal draws."""
-    return _library(False).santa_offset(_integer(layer, "layer"), _integer(step, "step"))
+    layer, step = _integer(layer, "layer"), _integer(step, "step")
+    if not 0 <= layer < 65536 or not 0 <= step < 2**48:
+        raise ValueError(f"layer = {layer} is not below 65536, or step = {step} not below 2^48, or one is negative")
+    return _library(False).santa_offset(layer, step)
 
 
 # ------------------------------------------------------------------------------- arrays
@@ -592,6 +595,8 @@ def _look(x: Any, name: str, stream: Optional[int] = None) -> _Array:
         dtype = str(x.dtype).replace("torch.", "")
         if dtype not in _ITEM:
             raise TypeError(f"{name}: no numbers of {x.dtype} here")
+        if str(x.layout) != "torch.strided":
+            raise TypeError(f"{name} is {x.layout}: santa.h reads dense memory in strides")
         if x.is_neg():                      # its memory holds the numbers with the other sign
             raise TypeError(f"{name} is a view with torch's negative bit: give {name}.resolve_neg()")
         return _Array(x.data_ptr(), tuple(x.shape), tuple(x.stride()), dtype, _CUDA if x.is_cuda else _CPU,
@@ -655,8 +660,7 @@ def _tensor(x: Any, name: str, layout: str = "NHD", out: bool = False, stream: O
     dtype = a.dtype if a.dtype in _DTYPES else _NUMBER.get(a.dtype)
     if dtype is None:
         raise TypeError(f"{name}: {a.dtype} is no type of santa.h; see View")
-    if layout not in ("NHD", "HND"):
-        raise ValueError(f"layout {layout!r} is neither 'NHD' nor 'HND'")
+    _layout_of(layout, f"layout of {name}")
     if len(a.shape) not in dims:
         raise ValueError(f"{name} has {len(a.shape)} dimensions, not {' or '.join(map(str, dims))}")
     if out and not a.writable:
@@ -666,6 +670,12 @@ def _tensor(x: Any, name: str, layout: str = "NHD", out: bool = False, stream: O
     for i, at in enumerate(order):
         t.shape[i], t.stride[i] = (1, 1) if at is None else (a.shape[at], a.strides[at])
     return t, a
+
+
+def _layout_of(x: Any, name: str) -> str:
+    if not isinstance(x, str) or x not in ("NHD", "HND"):
+        raise ValueError(f"{name} = {x!r} is neither 'NHD' nor 'HND'")
+    return x
 
 
 def _scales(x: Any, name: str, layout: str, stream: Optional[int] = None) -> Tuple[_Tensor, _Array]:
@@ -694,9 +704,24 @@ def _integer(x: Any, name: str, kind: Any = _i64) -> int:
 
 def _number(x: Any, name: str) -> float:
     try:
-        return float(x)
-    except (TypeError, ValueError, RuntimeError):
+        return float(None if isinstance(x, (str, bytes)) else x)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         raise TypeError(f"{name} = {x!r} is not a number") from None
+
+
+def _flag(x: Any, name: str) -> bool:
+    """None is no."""
+    value = 0 if x is None else _integer(x, name)
+    if value not in (0, 1):
+        raise ValueError(f"{name} = {value} is neither True nor False")
+    return bool(value)
+
+
+def _dict(x: Any, name: str) -> Dict[str, Any]:
+    """None is an empty one."""
+    if x is not None and not isinstance(x, Mapping):
+        raise TypeError(f"{name} = {x!r} is not a dict")
+    return dict(x or {})
 
 
 def _nested(x: Any) -> Tuple[int, ...]:
@@ -834,7 +859,7 @@ def _fill(struct: C.Structure, values: Mapping[str, Any], what: str, but: Sequen
 
 def _stream(x: Any) -> Optional[int]:
     """The address of torch's stream, or of one that is given as that."""
-    return None if x is None else int(getattr(x, "cuda_stream", x))
+    return None if x is None else _integer(getattr(x, "cuda_stream", x), "stream", _u64)
 
 
 def _stream_of(x: Any, like: Any) -> Optional[int]:
@@ -861,6 +886,13 @@ class _DeviceBytes:
                                          "version": 2}
 
 
+# Statuses whose texts say more with the sizes, which are [n0, n1, heads, features] here.
+_OF_SHAPES = ("SHAPE", "BATCH", "Q_LEN", "HEADS", "KV_HEADS", "GROUP", "HEAD_DIM", "HEAD_DIM_V", "KV_LEN")
+# Those of several options of one argument.
+_OF_OPTIONS = {"VATTENTION_TOKENS": "vattention", "PROXY_OPTIONS": "proxy_options", "SAAP_OPTIONS": "saap",
+               "SAMPLE_ATTENTION": "sample_attention"}
+
+
 class _Call:
     """The C structs of a call, and what must live as long as it runs. x: the arguments of decode()."""
 
@@ -871,13 +903,16 @@ class _Call:
         a = self.a = _Attention()
         self.o = _Options()
         self.stream = _stream(x["stream"])
+        for name in ("q_layout", "kv_layout"):
+            _layout_of(x[name], name)
+        x["stats"] = _flag(x["stats"], "stats")
         a.q, q = _tensor(x["q"], "q", x["q_layout"], stream=self.stream, dims=(3, 4))
         a.k, k = _tensor(x["k"], "k", x["kv_layout"], stream=self.stream)
         a.v, v = _tensor(x["v"], "v", x["kv_layout"], stream=self.stream)
         self.keep += [q.owner, k.owner, v.owner]
         self.like, self.flat, self.device, self.gpu = x["q"], len(q.shape) == 3, q.device, q.gpu
-        if len({(t.device, t.gpu) for t in (q, k, v)}) > 1:
-            raise SantaError(_status("SANTA_ERR_DEVICE_MISMATCH"))
+        for name, t in (("k", k), ("v", v)):
+            self._same_device(name, t)
         self.lib = _library(self.device == _CUDA)
         batch, q_len, heads = a.q.shape[:3]
         self.rows = (batch, heads) if self.flat else (batch, q_len, heads)
@@ -886,8 +921,7 @@ class _Call:
                 scales, found = _scales(x[name], name, x["kv_layout"], self.stream)
                 setattr(a, name, scales)
                 self.keep.append(found.owner)
-                if (found.device, found.gpu) != (self.device, self.gpu):
-                    raise SantaError(_status("SANTA_ERR_DEVICE_MISMATCH"))
+                self._same_device(name, found)
         self._attention(batch, heads)
         self._options(batch)
         self.results: Dict[str, Any] = {"lse": None, "std_error": None}
@@ -909,8 +943,7 @@ class _Call:
                 out = View(out, self.like.dtype)
         a.out, found = _tensor(out, "out", x["q_layout"], out=True, stream=self.stream,
                                dims=(len(q.shape),))
-        if (found.device, found.gpu) != (self.device, self.gpu):
-            raise SantaError(_status("SANTA_ERR_DEVICE_MISMATCH"))
+        self._same_device("out", found)
         self.keep.append(found.owner)
         self.results["out"] = out.array if isinstance(out, View) else out
         for name in ("lse", "std_error"):
@@ -925,6 +958,12 @@ class _Call:
                 setattr(a, name, found.pointer or None)
                 self.results[name] = made
         self._masks()
+
+    def _same_device(self, name: str, found: _Array) -> None:
+        if (found.device, found.gpu) != (self.device, self.gpu):
+            here, there = (f"cuda:{gpu}" if device == _CUDA else "cpu"
+                           for device, gpu in ((found.device, found.gpu), (self.device, self.gpu)))
+            raise SantaError(_status("SANTA_ERR_DEVICE_MISMATCH"), f"{name} is on {here}, q on {there}")
 
     def _pointer(self, x: Any, kind: Any, shape: Tuple[int, ...], name: str) -> Optional[int]:
         return _array(x, kind, shape, name, self.device, self.like, self.keep)
@@ -989,20 +1028,24 @@ class _Call:
         else:
             o.method = _integer(method, "method", _i32)
         o.scores = _enum("SANTA_SCORES_", x["scores"], "scores")
+        if x["proxy"] is None and o.scores != _ENUMS["SANTA_SCORES_"].index("PROXY"):
+            for name, given in (("proxy_bits", self.a.proxy_bits), ("proxy_lens", self.a.proxy_lens)):
+                if given:
+                    raise ValueError(f"{name} goes with proxy")
         o.stash = _enum("SANTA_STASH_", x["stash"], "stash")
         o.isa = _enum("SANTA_ISA_", x["isa"], "isa")
         for name in ("seeds", "offsets", "request_ids"):
             setattr(o, name, self._pointer(x[name], _u64, (batch,), name))
-        _fill(o.proxy, x["proxy_options"] or {}, "proxy_options")
-        _fill(o.saap, x["saap"] or {}, "saap")
-        self._vattention(dict(x["vattention"] or {}))
+        _fill(o.proxy, _dict(x["proxy_options"], "proxy_options"), "proxy_options")
+        _fill(o.saap, _dict(x["saap"], "saap"), "saap")
+        self._vattention(_dict(x["vattention"], "vattention"))
         self._threads()
-        self._sample_attention(dict(x["sample_attention"] or {}))
-        self._ranks(dict(x["ranks"] or {}))
+        self._sample_attention(_dict(x["sample_attention"], "sample_attention"))
+        self._ranks(_dict(x["ranks"], "ranks"))
 
     def _vattention(self, values: Dict[str, Any]) -> None:
         v = self.o.vattention
-        heavy, audit, self.audit = values.pop("heavy", None), values.pop("audit", False), None
+        heavy, audit, self.audit = values.pop("heavy", None), _flag(values.pop("audit", False), "audit"), None
         index = values.pop("heavy_index", None)
         for name, prefix in (("guarantee", "SANTA_GUARANTEE_"), ("bound", "SANTA_BOUND_")):
             if name in values:
@@ -1049,6 +1092,8 @@ class _Call:
         _fill(r, values, "ranks", ("all_gather", "user"))
         if given is None:
             return
+        if "count" not in values:
+            raise ValueError("ranks has all_gather, but no count of ranks")
         if isinstance(given, _AllGather):
             r.all_gather = given
         elif callable(given):
@@ -1079,7 +1124,7 @@ class _Call:
 
     def _sample_attention(self, values: Dict[str, Any]) -> None:
         s = self.o.sample_attention
-        mask, audit = values.pop("mask", None), values.pop("audit", False)
+        mask, audit = values.pop("mask", None), _flag(values.pop("audit", False), "audit")
         outs = [(name, dtype, values.pop(name, None)) for name, dtype in (("mask_out", "uint8"),
                                                                           ("row_mass", "float32"))]
         _fill(s, values, "sample_attention", ("mask", "mask_out", "audit", "row_mass"))
@@ -1122,9 +1167,19 @@ class _Call:
             o.parallel_for = given
         elif callable(given):
             def run(_user: Any, count: int, task: int, context: int) -> None:
-                function = _Task(task)
+                function, done = _Task(task), []                # type: Any, List[int]
+
+                def one(i: Any) -> None:
+                    i = _integer(i, "a task of parallel_for")
+                    if not 0 <= i < count:
+                        raise ValueError(f"parallel_for called task({i}), of {count}")
+                    function(context, i)
+                    done.append(i)
                 try:
-                    given(count, lambda i: function(context, i))
+                    given(count, one)
+                    if sorted(done) != list(range(count)):      # what is left out is not written
+                        raise ValueError(f"parallel_for did not call task(i) once for each i below {count}: "
+                                         f"{len(done)} calls, of {len(set(done))} tasks")
                 except BaseException as error:
                     self.error = self.error or error
             o.parallel_for = _ParallelFor(run)
@@ -1133,10 +1188,17 @@ class _Call:
         self.keep.append(o.parallel_for)
 
     def refused(self, status: int) -> SantaError:
-        detail = b""
-        if status == _status("SANTA_ERR_OPTION_UNUSED"):
-            detail = self.lib.santa_unused_option(C.byref(self.o)) or b""
-        return SantaError(status, detail.decode(), lib=self.lib)
+        detail = ""
+        name = self.lib.santa_status_name(status).decode().replace("SANTA_ERR_", "")
+        if name == "OPTION_UNUSED":
+            detail = (self.lib.santa_unused_option(C.byref(self.o)) or b"").decode()
+        elif name in _OF_OPTIONS:
+            given = _dict(self.x[_OF_OPTIONS[name]], _OF_OPTIONS[name])
+            detail = ", ".join(f"{key} = {x!r}" for key, x in given.items()
+                               if getattr(x, "shape", ()) == () and not callable(x))
+        elif name in _OF_SHAPES:
+            detail = ", ".join(f"{x} {[*getattr(self.a, x).shape]}" for x in ("q", "k", "v", "out"))
+        return SantaError(status, detail, lib=self.lib)
 
     def size(self) -> int:
         size = self.lib.santa_workspace_size(C.byref(self.a), C.byref(self.o))
@@ -1316,6 +1378,8 @@ def used_options(**options: Any) -> Dict[str, Any]:
     method = options.get("method", "dense")
     o.method = lib.santa_method_from_name(method.replace("_", "-").encode()) if isinstance(
         method, str) else _integer(method, "method", _i32)
+    if not lib.santa_method_traits(o.method):
+        raise SantaError(_status("SANTA_ERR_METHOD"), f"{method!r} is none of {', '.join(methods())}")
     for name in ("scores", "stash"):
         setattr(o, name, _enum(f"SANTA_{name.upper()}_", options.get(name, 0), name))
     for name in ("num_samples", "top_p", "tile_size", "num_combs", "dense_below", "bernoulli_draws"):
@@ -1323,7 +1387,7 @@ def used_options(**options: Any) -> Dict[str, Any]:
     for name, field in where.items():
         struct, numbers = getattr(o, field), {}
         kinds = dict(struct._fields_)
-        for key, x in (options.get(name) or {}).items():
+        for key, x in _dict(options.get(name), name).items():
             if kinds.get(key) in (_ptr, _Heavy):                    # whether it is there is what matters
                 setattr(struct, key, C.cast(int(x is not None and x is not False), kinds[key]))
             else:
@@ -1388,7 +1452,8 @@ class Proxy:
 
     def __init__(self, k: Array, *, bits: int = 4, kv_layout: str = "NHD", paged: bool = False,
                  data: Optional[Array] = None, k_scales: Optional[Array] = None) -> None:
-        self.k, self.kv_layout, self.paged, self.k_scales = k, kv_layout, paged, k_scales
+        self.k, self.kv_layout, self.k_scales = k, _layout_of(kv_layout, "kv_layout"), k_scales
+        self.paged = _flag(paged, "paged")
         self.bits = _integer(bits, "bits", _i32)
         a, self._device = self._attention()
         self._lib = _library(self._device == _CUDA)
@@ -1462,11 +1527,16 @@ class Buckets:
                  b1: Optional[Array] = None, w2: Optional[Array] = None, b2: Optional[Array] = None,
                  key_norm: float = 0.0, slots: Optional[Numbers] = None, num_slots: int = 0,
                  kv_layout: str = "NHD", batch: Optional[int] = None, max_pages: int = 0) -> None:
-        self.k, self.kv_layout, self.q, self.slots = k, kv_layout, None, slots
+        self.k, self.kv_layout, self.q, self.slots = k, _layout_of(kv_layout, "kv_layout"), None, slots
         self.q_layout, self._max_pages = "NHD", _integer(max_pages, "max_pages")
         t, of_k = _tensor(k, "k", kv_layout)
         self._device = of_k.device
         self._batch: int = t.shape[0] if batch is None else _integer(batch, "batch")
+        num_slots = _integer(num_slots, "num_slots")
+        for name, number, least in (("batch", self._batch, 1), ("max_pages", self._max_pages, 0),
+                                    ("num_slots", num_slots, self._batch if num_slots else 0)):
+            if number < least:
+                raise ValueError(f"{name} = {number} is less than {least}")
         found = _look(centroids, "centroids")
         if len(found.shape) != 3:
             raise ValueError("centroids are not [kv_heads, num_buckets, head_dim]")
@@ -1474,9 +1544,13 @@ class Buckets:
         weights = [x is not None for x in (w1, b1, w2, b2)]
         if any(weights) != all(weights):
             raise ValueError("w1, b1, w2 and b2 go together")
-        hidden = _look(w1, "w1").shape[1] if w1 is not None else 0
+        hidden = 0
+        if w1 is not None:
+            if len(_look(w1, "w1").shape) != 3:
+                raise ValueError("w1 is not [kv_heads, hidden, head_dim]")
+            hidden = _look(w1, "w1").shape[1]
         self._weights: Dict[str, int] = {
-            "num_buckets": count, "hidden": hidden, "num_slots": _integer(num_slots, "num_slots")
+            "num_buckets": count, "hidden": hidden, "num_slots": num_slots
         }
         self._keep: List[Any] = []
         dtype = found.dtype if found.dtype in _DTYPES else _NUMBER.get(found.dtype)
@@ -1498,7 +1572,9 @@ class Buckets:
             self._keep.append(found.owner)
             self._weights[name] = found.pointer
         self._weights["dtype"] = _DTYPES.index(dtype)
-        self.key_norm = float(key_norm)
+        self.key_norm = _number(key_norm, "key_norm")
+        if not 0.0 <= self.key_norm < math.inf:
+            raise ValueError(f"key_norm = {self.key_norm} is negative or not finite")
         self._lib = _library(self._device == _CUDA)
         a = self._attention(None, None, self._keep)
         self.size: int = self._lib.santa_buckets_size(C.byref(a))

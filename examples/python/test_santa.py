@@ -890,6 +890,63 @@ def test_wrong_arguments():
     raises(ValueError, santa.decode, q, byte_steps, v, text="multiples")
 
 
+def test_arguments_of_any_kind():
+    """Whatever an argument of decode() is: taken, or a TypeError or ValueError that names it."""
+    q, k, v = problem(2, 1, 50)
+    kinds = [None, "abc", [1, 2], [[1, [2]], [3]], [], {}, 1.5, math.nan, math.inf, -1, -2**70, np.int64(-3),
+             np.float32(0.5), np.bool_(True), object(), np.array(3), np.zeros((2, 1, 4, 16)), 1j, b"ab", (1, 2),
+             np.array([None, 1]), lambda *_: 1, {1, 2}, ["a", "b"], int, np.array(["a", "b"]), [1, None],
+             np.zeros(2, [("a", "i4")])]
+    try:
+        import torch
+        kinds += [torch.zeros(2), torch.zeros(2, device="meta"), torch.zeros(2, 4).to_sparse(),
+                  torch.zeros(2, dtype=torch.complex64)]
+    except ImportError:
+        pass
+    for name in inspect.signature(santa.decode).parameters:
+        refused = 0
+        for kind in kinds:
+            arguments = {"q": q, "k": k, "v": v, name: kind}
+            try:
+                santa.decode(**arguments)
+            except (TypeError, ValueError) as error:
+                refused += 1
+                said = "instruction set" if name == "isa" and "SANTA_ERR_ISA" in str(error) else name
+                assert said in str(error), (name, kind, error)
+        assert refused >= 15, (name, refused)
+    for name, values in (("stats", (2, "yes", [1], object())), ("vattention", ([], 0, "", False)),
+                         ("ranks", ([], "count", 2)), ("saap", (0, [("num_probes", 3)])),
+                         ("sample_attention", (False, "mask")), ("proxy_options", (0, [])),
+                         ("q_layout", (None, "nhd", ["NHD"])), ("kv_layout", (0, "HDN", ("HND",))),
+                         ("stream", (-1, 1.0, "0", object())), ("sm_scale", ("0.5", b"1", 10**400)),
+                         ("proxy_bits", (2,)), ("proxy_lens", ([5, 5],))):
+        for value in values:
+            raises((TypeError, ValueError), santa.decode, q, k, v, **{name: value}, text=name)
+    raises(ValueError, santa.decode, q, k, v, ranks={"all_gather": lambda *_: None}, text="count")
+    raises(ValueError, santa.decode, q, k, v, method="vattention", vattention={"audit": 2}, text="audit")
+    raises(santa.SantaError, santa.decode, q[:0], k[:0], v[:0], name="SHAPE", text="q [0, 1, 4, 16]")
+    raises(santa.SantaError, santa.decode, q, k, v[:, :9], name="KV_LEN", text="v [2, 9, 2, 12]")
+    raises(santa.SantaError, santa.decode, q, k, v, causal=True, method="sample-attention",
+           sample_attention={"alpha_slashes": 1.5}, name="SAMPLE_ATTENTION", text="alpha_slashes = 1.5")
+    for run, text in ((lambda n, task: None, "0 calls"), (lambda n, task: [task(i) for i in range(n - 1)], "once"),
+                      (lambda n, task: [task(0) for _ in range(n)], "of 1 tasks"),
+                      (lambda n, task: [task(i) for i in range(n + 1)], "task("), (lambda n, task: task("0"), "'0'")):
+        raises((TypeError, ValueError), santa.decode, q, k, v, num_threads=2, parallel_for=run, text=text)
+    for function, arguments in ((santa.offset, (-1, 0)), (santa.offset, (65536, 0)), (santa.offset, (0, -1)),
+                                (santa.offset, (0, 2**48)), (santa.offset, ("0", 1))):
+        raises((TypeError, ValueError), function, *arguments, text="layer")
+    raises(santa.SantaError, santa.used_options, method="topk", name="METHOD")
+    raises(TypeError, santa.used_options, saap=[], text="saap")
+    raises(ValueError, santa.Proxy, k, kv_layout="nhd", text="kv_layout")
+    raises(ValueError, santa.Proxy, k, paged=2, text="paged")
+    centroids = np.zeros((2, 4, 16), "f")
+    for name, value in (("batch", -1), ("batch", 0), ("max_pages", -1), ("num_slots", -1), ("num_slots", 1),
+                        ("key_norm", -1), ("key_norm", math.nan), ("key_norm", "8"), ("kv_layout", "nhd")):
+        raises((TypeError, ValueError), santa.Buckets, k, centroids, **{name: value}, text=name)
+    flat = np.zeros(4, "f")
+    raises(ValueError, santa.Buckets, k, centroids, w1=flat, b1=flat, w2=flat, b2=flat, text="w1")
+
+
 def test_nan_shows():
     q, k, v = problem(1, 1, 50)
     k[0, 7, 1, 3] = np.nan
