@@ -545,6 +545,14 @@ class _Array(NamedTuple):
     def nbytes(self) -> int:
         return math.prod(self.shape) * _ITEM[self.dtype]
 
+    def shares(self, other: "_Array") -> bool:
+        """Whether memory is surely of both: of arrays with gaps only the first element is looked at."""
+        if 0 in self.shape or 0 in other.shape or (self.device, self.gpu) != (other.device, other.gpu):
+            return False
+        if not self.dense() or not other.dense():
+            return self.pointer == other.pointer
+        return self.pointer < other.pointer + other.nbytes() and other.pointer < self.pointer + self.nbytes()
+
     def dense(self) -> bool:
         size = 1
         for n, stride in zip(reversed(self.shape), reversed(self.strides)):
@@ -724,8 +732,14 @@ def _dict(x: Any, name: str) -> Dict[str, Any]:
     return dict(x or {})
 
 
-def _nested(x: Any) -> Tuple[int, ...]:
-    return (len(x), *(_nested(x[0]) if x else (0,))) if isinstance(x, (list, tuple)) else ()
+def _nested(x: Any, name: str) -> Tuple[int, ...]:
+    """The shape of lists in lists."""
+    if not isinstance(x, (list, tuple)):
+        return ()
+    shapes = {_nested(row, name) for row in x}
+    if len(shapes) > 1:                     # numbers would get into the places of others
+        raise ValueError(f"{name} has lists of different lengths side by side")
+    return (len(x), *shapes.pop()) if shapes else (0,)
 
 
 def _flat(x: Any) -> List[Any]:
@@ -741,6 +755,8 @@ def _array(x: Any, kind: Any, shape: Tuple[int, ...], name: str, device: int, li
     """Address of a dense array of numbers; others, lists too, are converted where that is small work."""
     if x is None:
         return None
+    if isinstance(x, (list, tuple)) and _nested(x, name) != shape:
+        raise ValueError(f"{name} has shape {_nested(x, name)}, not {shape}")
     is_array = hasattr(x, "__array_interface__") or hasattr(x, "__dlpack__") or _is_torch(x)
     size = math.prod(shape)
     if is_array:
@@ -945,6 +961,8 @@ class _Call:
                                dims=(len(q.shape),))
         self._same_device("out", found)
         self.keep.append(found.owner)
+        taken = {"q": q, "k": k, "v": v}
+        self._apart("out", found, taken)
         self.results["out"] = out.array if isinstance(out, View) else out
         for name in ("lse", "std_error"):
             if x[name] is not False and x[name] is not None:
@@ -954,10 +972,19 @@ class _Call:
                         self.rows, "float32", self.device, True, True):
                     raise ValueError(
                         f"{name} is not a dense writable float32 array of shape {self.rows} where q is")
+                self._apart(name, found, taken)
                 self.keep.append(found.owner)
                 setattr(a, name, found.pointer or None)
                 self.results[name] = made
         self._masks()
+
+    @staticmethod
+    def _apart(name: str, found: _Array, taken: Dict[str, _Array]) -> None:
+        """What is written must not be what is read, or written, too."""
+        for other, there in taken.items():
+            if found.shares(there):
+                raise ValueError(f"{name} lies in the memory of {other}")
+        taken[name] = found
 
     def _same_device(self, name: str, found: _Array) -> None:
         if (found.device, found.gpu) != (self.device, self.gpu):
@@ -1003,7 +1030,7 @@ class _Call:
         x, a = self.x, self.a
         if x["key_list"] is not None:
             found = _look(x["key_list"], "key_list") if hasattr(x["key_list"], "shape") else None
-            shape = found.shape if found else _nested(x["key_list"])
+            shape = found.shape if found else _nested(x["key_list"], "key_list")
             if len(shape) not in (3, 4):
                 raise ValueError("key_list is not [batch, kv_heads, max_list] or [batch, q_len, kv_heads, max_list]")
             a.key_list_rows, a.max_list = len(shape) - 3, shape[-1]
@@ -1285,7 +1312,7 @@ def _set_pages(a: _Attention, block_table: Any, batch: int, device: int, like: A
     if block_table is None:
         return
     if isinstance(block_table, (list, tuple)):
-        shape: Tuple[int, ...] = _nested(block_table)
+        shape: Tuple[int, ...] = _nested(block_table, "block_table")
     else:
         found = _look(block_table, "block_table")
         shape = found.shape
@@ -1332,7 +1359,8 @@ def decode(q: Array, k: Array, v: Array, *, out: Optional[Array] = None, lse: Un
                  for sample-attention where it looks at blocks
     q_layout     "HND": q and out are [batch, heads, q_len, head_dim] instead, as in torch
     kv_layout    "HND": k and v are [batch, kv_heads, len, head_dim] (or pages so)
-    out          where to write, of any strides; None: a new array like q (other packages': NumPy's)
+    out          where to write, of any strides, apart from q, k and v; None: a new array like q (other
+                 packages': NumPy's)
     lse, std_error   True: make an array; an array: write there, float32 [batch, q_len, heads]
     stats        True: count what was read. On a GPU this waits for the call
     seq_lens, kv_start, context_lens, proxy_lens, seeds, offsets, request_ids: [batch];

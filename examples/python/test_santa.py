@@ -932,6 +932,18 @@ def test_arguments_of_any_kind():
                       (lambda n, task: [task(0) for _ in range(n)], "of 1 tasks"),
                       (lambda n, task: [task(i) for i in range(n + 1)], "task("), (lambda n, task: task("0"), "'0'")):
         raises((TypeError, ValueError), santa.decode, q, k, v, num_threads=2, parallel_for=run, text=text)
+    for name, lists in (("sinks", [[0, 0], [0, 0]]), ("seq_lens", [[9], [9]]), ("seeds", [1, [2]]),
+                        ("key_list", [[[0, 1], [0, 1, 2]], [[1], [2, 4]]]), ("block_table", [[0, 1], [0, 1, 0]])):
+        raises(ValueError, santa.decode, q, k, v, **{name: lists}, text=name)
+    square, one = k[:, :1].repeat(2, 2), np.zeros((2, 1, 4), "f")
+    raises(ValueError, santa.decode, square, k, k, out=square, text="out lies in the memory of q")
+    raises(ValueError, santa.decode, q[:, :, :2], k, k, out=k[:, :1], text="out lies in the memory of k")
+    raises(ValueError, santa.decode, square, k, k, lse=one, std_error=one, method="sys",
+           text="std_error lies in the memory of lse")
+    fused = np.zeros((2, 1, 8, 12), "f")                        # parts of one array are apart
+    fused[:, :, :4] = q[..., :12]
+    near(santa.decode(fused[:, :, :4], k[..., :12], v, out=fused[:, :, 4:]).out,
+         santa.decode(q[..., :12].copy(), k[..., :12], v).out)
     for function, arguments in ((santa.offset, (-1, 0)), (santa.offset, (65536, 0)), (santa.offset, (0, -1)),
                                 (santa.offset, (0, 2**48)), (santa.offset, ("0", 1))):
         raises((TypeError, ValueError), function, *arguments, text="layer")
