@@ -95,7 +95,7 @@ class Counts(NamedTuple):
     keys: int = 0
     v_rows_read: int = 0                    # once for a group of heads
     rows: int = 0                           # query rows x heads
-    dense_rows: int = 0                     # those of them that had too few keys to be sampled, or kept too many
+    dense_rows: int = 0                     # those of them that had too few keys, or kept too many
 
 
 _counts = Counts()
@@ -450,7 +450,7 @@ def main() -> int:
         parser.error("the prompt has no tokens")
     try:
         _report(model, tokenizer, ids, args)
-    except (ValueError, TypeError, IndexError, RuntimeError) as error:  # a model that santa or torch refuses
+    except (ValueError, TypeError, IndexError, RuntimeError) as error:  # santa or torch refuses the model
         most, wanted = getattr(model.config, "max_position_embeddings", None), ids.shape[1] + args.steps
         if isinstance(error, IndexError) and most and most < wanted:
             error = ValueError(f"the model has {most} positions, prompt and steps want {wanted}")

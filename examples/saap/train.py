@@ -684,7 +684,7 @@ def main():
             args.window = 512 if args.window is None else args.window
             learn(args)
     except OSError as error:
-        raise SystemExit(f"train.py: {error}")
+        raise SystemExit(f"{error.filename}: {error.strerror}" if error.filename else f"train.py: {error}")
 
 
 if __name__ == "__main__":
