@@ -1831,7 +1831,7 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
         }
         return;
     }
-    float x[C][8], up = 1.0f, m = 1.92592994e-34f;  /* 2^-112 */
+    float x[C][8], up = 1.0f;
     if (LO && p.q_type == SANTA_F32) {
 #pragma unroll
         for (int i = 0; i < 8 * C; i++) x[i / 8][i % 8] = 0.0f;
@@ -1854,16 +1854,14 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
             else unpack16<__nv_bfloat16>(y[i], x[i]);
     }
     if (eight_bits<K> && !(p.q_parts && !LO)) {
-        /* a power of two, exact to 2^-39 of the largest finite one; one for all heads: it is
-           undone after the mma. From 2^-112 on, so that both powers are floats */
+        /* a power of two, exact to 2^-39 of the largest finite number; one for all heads: it is
+           undone after the mma. Sizes as integers: in bits 24 on the exponent and 1, but 0 of
+           an infinity or NaN. From 2^-112 on both powers are floats */
+        unsigned most = 16u << 24;
 #pragma unroll
-        for (int i = 0; i < 8 * C; i++) {
-            const float size = fabsf(x[i / 8][i % 8]);
-            m = size <= FLT_MAX ? fmaxf(m, size) : m;
-        }
-#pragma unroll
-        for (int o = 1; o < 32; o <<= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
-        const unsigned above = (__float_as_uint(m) >> 23) - 141u;                 /* m < 2^(above + 15) */
+        for (int i = 0; i < 8 * C; i++) most = max(most, 2u * __float_as_uint(x[i / 8][i % 8]) + (1u << 24));
+        most = __reduce_max_sync(FULL, most);
+        const unsigned above = (most >> 24) - 142u; /* all are below 2^(above + 15) */
         up = __uint_as_float((127u - above) << 23);
         q.unscale = __uint_as_float((127u + above) << 23);
     }
