@@ -1,5 +1,4 @@
-/* The whole program of the quick start in santa.h: one query against 4096 keys, 128 draws a
-   head. */
+/* The quick start of santa.h as a program: one query against 4096 keys, 128 draws a head. */
 /* Build: cc -O2 examples/quickstart.c -lm */
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"
