@@ -320,18 +320,18 @@
    to vary by more than rescue_above (by its masses and the copy's own error, before a row is
    read) has the exact scores of its rescue_keys likeliest keys put in first. By default, .25,
    one head in six of those whose scores spread by 3.5 to 4 has an error above 1.15 times that
-   of sys with exact scores, and up to 1.9. With .1 one in 150 of sys has, and of pps those that have
-   it with exact scores, too, for a few % more bytes; but rescued keys hide a copy that is of no use
-   from exact_above. If the drawn keys then show more than exact_above, or the copy has a NaN, the head is done again with exact
-   scores. stats counts both. A key that the copy underrates by x is drawn exp(-x) times as
-   often and weighs exp(x) times as much where it is drawn: rare large errors that no guard
-   sees, which is what 4 bits, the rotation and the rescue are for. One that it puts 87 below
-   the best is never drawn. Take 2 bits only with rescue, of 4 * num_samples keys where scores
-   spread by 4 and more, and not where one feature of K is many times the others: draws of sys
-   and prop may be far off there, and no guard sees it. lse loses what the copy overrates a key
-   by to rounding, which matters from some 10 on; of top-k, too, which has no guard that would
-   see it. A key with a NaN is a zero in its block's centre: left padding had better be some
-   real key.
+   of sys with exact scores, and up to 1.9. With .1 one in 150 of sys has, and of pps those that
+   have it with exact scores, too, for a few % more bytes; but rescued keys hide a copy that is
+   of no use from exact_above. If the drawn keys then show more than exact_above, or the copy
+   has a NaN, the head is done again with exact scores. stats counts both. A key that the copy
+   underrates by x is drawn exp(-x) times as often and weighs exp(x) times as much where it is
+   drawn: rare large errors that no guard sees, which is what 4 bits, the rotation and the
+   rescue are for. One that it puts 87 below the best is never drawn. Take 2 bits only with
+   rescue, of 4 * num_samples keys where scores spread by 4 and more, and not where one feature
+   of K is many times the others: draws of sys and prop may be far off there, and no guard sees
+   it. lse loses what the copy overrates a key by to rounding, which matters from some 10 on; of
+   top-k, too, which has no guard that would see it. A key with a NaN is a zero in its block's
+   centre: left padding had better be some real key.
    pps: one comb for the heads of a group. sys, prop: one for each head; a key with S p^ >= 1 is
    there surely and counts once. num_combs must be 1.
    top-k: the num_samples keys of largest s^ with their exact scores, beside those always read.
@@ -351,8 +351,8 @@
    orthonormal Hadamard matrix in Sylvester's order, element i, j of sign (-1)^popcount(i &
    j), on each piece of features as long as the largest power of two in head_dim. x_f is about
    scale centre_f + gain (code_f - z), z = 7.5 (1.5): the centre is the block's mean; what is
-   left has codes of step .3352 (.9957) of its root mean square, and the gain of least squares. A
-   key with a NaN or infinity has gain NaN. The query is rotated, too, and each head's rounded
+   left has codes of step .3352 (.9957) of its root mean square, and the gain of least squares.
+   A key with a NaN or infinity has gain NaN. The query is rotated, too, and each head's rounded
    to 8 bits by its largest number over 127 where it meets codes.
 
    >>saap

@@ -15378,7 +15378,8 @@ struct pipeline {
     cudaError_t (*count)(const call &c);            /* its stats */
 };
 
-/* Heads of a slice of k_scores and k_dense; works of one query row, which divisor has to hold. */
+/* Heads of a slice of k_scores and k_dense; works of one query row, which divisor has to
+   hold. */
 i64 slice_heads_of(const geometry &g) { return g.q_parts > 1 ? PASS_HEADS / 2 : PASS_HEADS; }
 
 bool fits_scores(const geometry &g) {

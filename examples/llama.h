@@ -777,8 +777,8 @@ static inline int llama_state_route(llama_state *s, const santa_buckets *router,
     return 0;
 }
 
-/* The last n rows of k_plain, of positions up to length - 1, into buckets. They say how many keys
-   there are: a length would have to lie where the device reaches it. */
+/* The last n rows of k_plain, of positions up to length - 1, into buckets. They say how many
+   keys there are: a length would have to lie where the device reaches it. */
 static inline santa_status llama_assign(const llama_state *s, int32_t layer, int64_t n, int32_t length) {
     const llama_model *m = s->model;
     santa_attention a = llama_attention(s, layer, 0, n, NULL, LLAMA_DEVICE);

@@ -10,10 +10,10 @@
        saap_get_layer(&f, 0, &l);                             // pointers into f: valid until saap_free
        saap_free(&f);
 
-   What is loaded is whole, finite and of sizes that the library takes: a file cut short, longer,
-   changed in any bit, of another version, with more buckets, hidden units or a larger head_dim
-   than santa_buckets may have, or with a weight that is NaN or infinite is refused, each with
-   its own message. */
+   What is loaded is whole, finite and of sizes that the library takes: a file cut short,
+   longer, changed in any bit, of another version, with more buckets, hidden units or a larger
+   head_dim than santa_buckets may have, or with a weight that is NaN or infinite is refused,
+   each with its own message. */
 #ifndef SAAP_H
 #define SAAP_H
 

@@ -1701,7 +1701,8 @@ static void measures(void) {
         EXPECT(OK, VARIANCE(p, LEN, v, DIM_V, SANTA_MAX_SAMPLES, &result, got.workspace, bytes));
         EXPECT(OK, VARIANCE(p, LEN, v, DIM_V, 8, &result, got.workspace, bytes));
         CHECK(result >= 0.0);
-        /* a key that is sure adds no variance, but its NaN or infinity shows, whichever it is */
+        /* a key that is sure adds no variance, but its NaN or infinity shows, whichever it
+           is */
         for (int i = 0; i < 3 * LEN; i++) {
             static const int64_t samples[] = {5, LEN, 2 * LEN};
             const float kept = v[i / 3 * DIM_V + 1];

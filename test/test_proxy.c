@@ -970,8 +970,8 @@ static void rescue(void) {
 }
 
 /* The heads that 4 bits serve worst, Gaussian ones whose scores spread by 3.5 to 4: how many of
-   them have an error above 1.15 times that of sys with exact scores, by default, where few of them
-   are rescued, and with rescue_above = .1. */
+   them have an error above 1.15 times that of sys with exact scores, by default, where few of
+   them are rescued, and with rescue_above = .1. */
 static void spread_heads(void) {
     enum { HEADS = 8, SETS = 10 };
     static const santa_method methods[] = {SANTA_SYS, SANTA_PPS};
