@@ -1859,7 +1859,8 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
            an infinity or NaN. From 2^-112 on both powers are floats */
         unsigned most = 16u << 24;
 #pragma unroll
-        for (int i = 0; i < 8 * C; i++) most = max(most, 2u * __float_as_uint(x[i / 8][i % 8]) + (1u << 24));
+        for (int i = 0; i < 8 * C; i++)
+            most = max(most, 2u * __float_as_uint(x[i / 8][i % 8]) + (1u << 24));
         most = __reduce_max_sync(FULL, most);
         const unsigned above = (most >> 24) - 142u; /* all are below 2^(above + 15) */
         up = __uint_as_float((127u - above) << 23);

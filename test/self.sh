@@ -41,6 +41,25 @@ cells_and() {
 parts() { script "$1" "$2" "$3; total"; }
 
 # One version in the three files' first lines, in the macros and on top of the history.
+# columns FILE...: prose in comments is 96 columns wide, the rest 108. No prose: code, tables, command lines.
+columns() {
+    awk 'FNR == 1 { inside = 0 }
+         length > 108 { print FILENAME ":" FNR ": more than 108 columns"; bad = 1 }
+         /^ *\/\*/ { inside = 1 }
+         inside && length > 96 && !/[;})] *$|\/\/|[^ ]  +[^ ]/ { print FILENAME ":" FNR ": more than 96"; bad = 1 }
+         /\*\// { inside = 0 }
+         END { exit bad }' "$@"
+}
+
+lines_fit() {
+    for n in 96 97; do                              # it sees what it is to see
+        { echo "/* A comment"; printf "   %$((n - 3))s\n" text | tr ' ' x; echo "   ends. */"; } >"$dir/$n.c"
+    done
+    columns "$dir/96.c" && ! columns "$dir/97.c" >"$dir/found" && [ "$(wc -l <"$dir/found")" -eq 1 ] || return 1
+    # shellcheck disable=SC2046
+    columns $(find santa.h santa_cuda.h santa_cuda.cu test examples bench -name '*.[ch]' -o -name '*.cu' -o -name '*.cpp')
+}
+
 versions() {
     number() { sed -n "s/^#define SANTA_VERSION_$1 *\\([0-9]*\\)\$/\\1/p" santa.h; }
     version=$(number MAJOR).$(number MINOR).$(number PATCH)
@@ -214,6 +233,7 @@ list() {
     cell "bench/cost.py with wrong arguments" cost_arguments
     cell "bench/cost.py for other ranks" cost_projects
     cell "bench/cost.py and bench/results/README.md" cost_tables
+    cell "lines of at most 96 and 108 columns" lines_fit
     cell "one version everywhere" versions
     cell "every struct has its size in the API" structs
     cell "a part of the plan that is not run" parts 1 "1 passed, 1 failed, 0 skipped" \

@@ -1004,7 +1004,8 @@ static void spread_heads(void) {
     for (int m = 0; m < 2; m++) {
         for (int i = 0; i < 2; i++)
             printf("        %s, rescue_above %s: of %d heads %d above 1.15, at most %.2f\n",
-                   santa_method_name(methods[m]), i ? "0.1" : "by default", heads, above[m][i], worst[m][i]);
+                   santa_method_name(methods[m]), i ? "0.1" : "by default", heads, above[m][i],
+                   worst[m][i]);
         /* pps, whose comb has no bound, has two such heads with exact scores, too */
         const double most = (m ? 1.35 : 1.2) + (test_quick ? 0.25 : 0.0);
         CHECK_MSG(worst[m][1] < most && above[m][1] <= heads / (m ? 40 : 80) + test_quick,

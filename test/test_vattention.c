@@ -1322,8 +1322,8 @@ static santa_options gaussian_promise(santa_bound bound, int heavy, int64_t base
 static void gaussian_coverage(void) {
     enum { SETS = 40, WAYS = 4 };
     static const double deltas[] = {0.05, 0.1};
-    static const char *const names[] = {"CLT, heavy tokens", "CLT, none", "CLT, none, 400 in the base sample",
-                                        "Hoeffding, none"};
+    static const char *const names[] = {"CLT, heavy tokens", "CLT, none",
+                                        "CLT, none, 400 in the base sample", "Hoeffding, none"};
     /* in delta: what the manual says, and a fifth */
     static const double most[] = {1.3, 2.0, 1.5, 0.8};
     const int64_t draws = test_quick ? 20 : 250;

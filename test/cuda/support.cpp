@@ -199,7 +199,8 @@ int main() {
     }
     printf("\nThis asks for one query row. From 32 on sample-attention is sparse, and on the GPU wants q, "
            "K and V in\n"
-           "16-byte rows: q of a 16-bit type, K and V of the same or e4m3, without k_scales and v_scales.\n");
+           "16-byte rows: q of a 16-bit type, K and V of the same or e4m3, without k_scales and "
+           "v_scales.\n");
     print_features("Where the scores come from; f16, token-major:", scores);
     print_features("What may be asked for beside that; f16, token-major:", extras);
     return 0;
