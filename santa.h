@@ -3263,10 +3263,9 @@ static santa_status santa__check_lengths(const santa_attention *a, int64_t batch
     if (!a->block_table) return a->k.shape[1] > INT32_MAX ? SANTA_ERR_TOO_LONG : SANTA_OK;
     if (a->max_pages <= 0) return SANTA_ERR_BLOCK_TABLE_SHAPE;
     if (stride < a->max_pages) return SANTA_ERR_BLOCK_TABLE_SHAPE;
-    if (santa__mul(santa__mul((uint64_t)batch, (uint64_t)stride), 4) > (uint64_t)PTRDIFF_MAX)
-        return SANTA_ERR_OVERFLOW;
     if (santa__mul((uint64_t)a->max_pages, (uint64_t)a->k.shape[1]) > INT32_MAX) return SANTA_ERR_TOO_LONG;
-    return SANTA_OK;
+    return santa__mul(santa__mul((uint64_t)batch, (uint64_t)stride), 4) > (uint64_t)PTRDIFF_MAX
+         ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
 
 SANTA__ONCE
@@ -5727,14 +5726,14 @@ static int64_t santa__next(const float *s, int64_t i, int64_t n, const float *to
     return n;
 }
 
-/* Softmax over the selected scores; s[0] belongs to key first. all: NULL, or the mass that
-   other ranks have selected is in it, too. */
+/* Softmax over the selected scores, `most` of them; s[0] belongs to key first. all: NULL, or the
+   mass that other ranks have selected is in it, too. */
 static void santa__pick_selected(const float *s, int64_t n, const float *tops, int64_t first,
-                                 uint32_t threshold, int64_t ties, float m, const double *all,
-                                 santa__picks *l) {
+                                 int64_t most, uint32_t threshold, int64_t ties, float m,
+                                 const double *all, santa__picks *l) {
     double total = 0.0;
     int64_t i = -1;
-    while ((i = santa__next(s, i + 1, n, tops, threshold, &ties)) < n) {
+    while (l->rows < most && (i = santa__next(s, i + 1, n, tops, threshold, &ties)) < n) {
         l->weight[l->rows] = (float)exp((double)s[i] - (double)m);
         total += (double)l->weight[l->rows];
         santa__picks_add(l, (int32_t)(first + i));
@@ -5744,19 +5743,19 @@ static void santa__pick_selected(const float *s, int64_t n, const float *tops, i
 }
 
 static void santa__draw_top(santa__mass *x, double want, int by_mass, santa__picks *l) {
-    const int64_t n = x->blocks * x->block;
+    const int64_t n = x->blocks * x->block, most = by_mass ? n : (int64_t)want;
     const float *tops = x->block == SANTA_BLOCK ? x->max : NULL;
     const santa__choice *chosen = x->met ? &x->met->choice : NULL;
     uint32_t threshold;
     int64_t ties;
     if (chosen) {
-        santa__pick_selected(x->u, n, tops, x->first * x->block, chosen->threshold, chosen->ties, x->m,
+        santa__pick_selected(x->u, n, tops, x->first * x->block, most, chosen->threshold, chosen->ties, x->m,
                              &chosen->mass, l);
         return;
     }
     if (by_mass) santa__radix(x->u, n, SANTA__MASK_LIMIT, want, 1, x->m, &threshold, &ties);
     else santa__select(x->u, n, tops, want, &threshold, &ties);
-    santa__pick_selected(x->u, n, tops, x->first * x->block, threshold, ties, x->m, NULL, l);
+    santa__pick_selected(x->u, n, tops, x->first * x->block, most, threshold, ties, x->m, NULL, l);
 }
 
 static void santa__draw_top_k(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l,
@@ -7032,7 +7031,8 @@ static void santa__draw_ranked(const santa__job *j, const santa__mass *m, const 
     int64_t ties = head->ties, i = -1;
     if (!santa__has_ranks(j->o))
         santa__select(m->u, n, m->max, (double)j->o->num_samples, &threshold, &ties);
-    while ((i = santa__next(m->u, i + 1, n, m->max, threshold, &ties)) < n) {
+    /* over ranks the threshold is what others said */
+    while (l->rows < j->plan->capacity && (i = santa__next(m->u, i + 1, n, m->max, threshold, &ties)) < n) {
         m->chance[l->rows] = 1.0f;
         l->weight[l->rows] = (float)(exp((double)m->u[i] - (double)m->m) / total);
         santa__picks_add(l, (int32_t)(m->first * SANTA_BLOCK + i));
@@ -11023,6 +11023,7 @@ typedef struct santa__assign {
 /* The keys of a sequence that are new: from .. to - 1, key from + i in row skip + i. */
 typedef struct santa__new_keys { int64_t from, to, skip; } santa__new_keys;
 
+SANTA__ONCE
 static santa__new_keys santa__new_keys_of(const santa__assign *x, int64_t b) {
     const int64_t len = santa__seq_len(x->a, b), count = x->keys->shape[1];
     santa__new_keys n;

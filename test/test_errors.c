@@ -1519,8 +1519,8 @@ static void steps(void) {
         change;                                                                                            \
         EXPECT(status, santa_sample(scores, LEN, &o, id, &d, got.workspace, need));                        \
     } while (0)
-    BAD_SAMPLE(ERR_SCORES, o.scores = (santa_scores_method)99);
-    BAD_SAMPLE(ERR_SCORES, o.scores = (santa_scores_method)-1);
+    BAD_SAMPLE(ERR_SCORES, set_enum(&o.scores, 99));
+    BAD_SAMPLE(ERR_SCORES, set_enum(&o.scores, -1));
     BAD_SAMPLE(ERR_BERNOULLI_DRAWS, o.scores = SANTA_SCORES_BERNOULLI_IID; o.bernoulli_draws = -5);
     BAD_SAMPLE(ERR_PROXY_OPTIONS, o.scores = SANTA_SCORES_PROXY; o.proxy.rescue_above = nan_d());
     BAD_SAMPLE(ERR_PROXY_OPTIONS, o.scores = SANTA_SCORES_PROXY; o.proxy.sink_tokens = -7);

@@ -713,6 +713,55 @@ static void no_loop(void) {
     ref_free(&p);
 }
 
+/* The other rank says anything. */
+static int wild_exchange(void *user, const void *mine, size_t bytes, void *all, void *stream) {
+    test_rng *r = (test_rng *)user;
+    (void)stream;
+    for (size_t i = 0; i < bytes; i++) ((unsigned char *)all)[bytes + i] = (unsigned char)test_below(r, 256);
+    memcpy(all, mine, bytes);
+    return 0;
+}
+
+/* Sanitizers see what is read or written outside. Not of vattention, which draws until the ranks
+   have the keys that they say. */
+static void wild_ranks(void) {
+    static const santa_method methods[] = {SANTA_DENSE, SANTA_IID, SANTA_STRAT, SANTA_SYS, SANTA_FLASH,
+                                           SANTA_TOP_K, SANTA_TOP_P, SANTA_PPS};
+    test_rng r = test_rng_make(88);
+    int64_t good = 0, calls = 0;
+    for (int turn = 0; turn < (test_quick ? 160 : 1600); turn++) {
+        ref_spec s = ref_spec_make(2, 1, 400 + test_below(&r, 300), 16);
+        ref_problem p;
+        santa_options o = ref_options(methods[turn % 8], 1 + test_below(&r, 40), (uint64_t)turn);
+        ref_build(&p, &s);
+        p.a.std_error = NULL;
+        void *const copy = test_alloc(santa_proxy_size(&p.a));
+        const int32_t context = (int32_t)s.len + 64;
+        p.a.context_lens = &context;
+        p.a.proxy = copy;
+        o.ranks.count = 2;
+        o.ranks.all_gather = wild_exchange;
+        o.ranks.user = &r;
+        CHECK_STATUS(santa_proxy_encode(&p.a, 0, s.len, NULL), SANTA_OK);
+        for (int copied = 0; copied < 2; copied++) {
+            o.scores = copied ? SANTA_SCORES_PROXY : SANTA_SCORES_EXACT;
+            santa_clear_unused_options(&o);
+            if (santa_check(&p.a, &o) != SANTA_OK) continue;
+            const size_t bytes = santa_workspace_size(&p.a, &o);
+            void *const work = test_alloc(bytes);
+            const santa_status got = santa_decode(&p.a, &o, work, bytes, NULL);
+            CHECK_MSG(got == SANTA_OK || got == SANTA_ERR_RANKS_EXCHANGE, "%s: %s",
+                      santa_method_name(o.method), santa_status_string(got));
+            good += got == SANTA_OK;
+            calls++;
+            free(work);
+        }
+        free(copy);
+        ref_free(&p);
+    }
+    CHECK_MSG(good > calls / 4, "%d of %d calls came to their end", (int)good, (int)calls);
+}
+
 static int64_t predict_nothing(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q,
                                int64_t begin, int64_t end, int64_t count, int32_t *index) {
     (void)user; (void)batch; (void)q_index; (void)head; (void)q;
@@ -806,6 +855,7 @@ const test_case suite_ranks[] = {
     {"no keys at all", nothing_to_see},
     {"an exchange that fails writes nothing", failures},
     {"an exchange that brings nothing ends", no_loop},
+    {"another rank that says anything", wild_ranks},
     {"what is refused", refusals},
     {0, 0},
 };
