@@ -221,10 +221,11 @@
    speed: each takes the next piece when it is done. Where there are few items, or K is
    token-major (NHD), they share the keys of a long row (not vattention's; saap's and those of a
    list of keys only in few items); parallel_for is then called more than once, for a round of
-   the threads each time. parallel_for must run every task exactly once before it returns. (A
+   the threads each time. parallel_for must run every task exactly once before it returns. A
    task that is dropped is made up for by the others only where the compiler has atomic
-   operations, as gcc and clang do.) The only process-wide datum is the table of backends, a
-   pointer per device, written by santa_register_backend at start-up.
+   operations, as gcc and clang do.
+   The only process-wide datum is the table of backends, a pointer per device, written by
+   santa_register_backend at start-up.
 
    >>memory
 
