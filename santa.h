@@ -5727,8 +5727,8 @@ static int64_t santa__next(const float *s, int64_t i, int64_t n, const float *to
     return n;
 }
 
-/* Softmax over the selected scores, `most` of them; s[0] belongs to key first. all: NULL, or the
-   mass that other ranks have selected is in it, too. */
+/* Softmax over the selected scores, `most` of them; s[0] belongs to key first. all: NULL, or
+   the mass that other ranks have selected is in it, too. */
 static void santa__pick_selected(const float *s, int64_t n, const float *tops, int64_t first,
                                  int64_t most, uint32_t threshold, int64_t ties, float m,
                                  const double *all, santa__picks *l) {
@@ -5750,8 +5750,8 @@ static void santa__draw_top(santa__mass *x, double want, int by_mass, santa__pic
     uint32_t threshold;
     int64_t ties;
     if (chosen) {
-        santa__pick_selected(x->u, n, tops, x->first * x->block, most, chosen->threshold, chosen->ties, x->m,
-                             &chosen->mass, l);
+        santa__pick_selected(x->u, n, tops, x->first * x->block, most, chosen->threshold, chosen->ties,
+                             x->m, &chosen->mass, l);
         return;
     }
     if (by_mass) santa__radix(x->u, n, SANTA__MASK_LIMIT, want, 1, x->m, &threshold, &ties);

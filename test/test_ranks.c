@@ -717,13 +717,14 @@ static void no_loop(void) {
 static int wild_exchange(void *user, const void *mine, size_t bytes, void *all, void *stream) {
     test_rng *r = (test_rng *)user;
     (void)stream;
-    for (size_t i = 0; i < bytes; i++) ((unsigned char *)all)[bytes + i] = (unsigned char)test_below(r, 256);
+    for (size_t i = 0; i < bytes; i++)
+        ((unsigned char *)all)[bytes + i] = (unsigned char)test_below(r, 256);
     memcpy(all, mine, bytes);
     return 0;
 }
 
-/* Sanitizers see what is read or written outside. Not of vattention, which draws until the ranks
-   have the keys that they say. */
+/* Sanitizers see what is read or written outside. Not of vattention, which draws until the
+   ranks have the keys that they say. */
 static void wild_ranks(void) {
     static const santa_method methods[] = {SANTA_DENSE, SANTA_IID, SANTA_STRAT, SANTA_SYS, SANTA_FLASH,
                                            SANTA_TOP_K, SANTA_TOP_P, SANTA_PPS};
