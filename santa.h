@@ -5744,7 +5744,7 @@ static void santa__pick_selected(const float *s, int64_t n, const float *tops, i
 }
 
 static void santa__draw_top(santa__mass *x, double want, int by_mass, santa__picks *l) {
-    const int64_t n = x->blocks * x->block, most = by_mass ? n : (int64_t)want;
+    const int64_t n = x->blocks * x->block, most = by_mass || want > (double)n ? n : (int64_t)want;
     const float *tops = x->block == SANTA_BLOCK ? x->max : NULL;
     const santa__choice *chosen = x->met ? &x->met->choice : NULL;
     uint32_t threshold;
