@@ -15379,10 +15379,10 @@ struct pipeline {
     cudaError_t (*count)(const call &c);            /* its stats */
 };
 
-/* Heads of a slice of k_scores and k_dense; works of one query row, which divisor has to
-   hold. */
+/* Heads of a slice of k_scores and k_dense. */
 i64 slice_heads_of(const geometry &g) { return g.q_parts > 1 ? PASS_HEADS / 2 : PASS_HEADS; }
 
+/* Whether divisor holds the works of k_scores for one query row, see launch_window. */
 bool fits_scores(const geometry &g) {
     return g.batch * g.kv_heads * ceil_div(g.group, slice_heads_of(g)) * g.blocks < INT32_MAX;
 }

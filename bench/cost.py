@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""What a decode step of one layer costs over ranks: a model, its constants, how far it is from what was measured, and
-what it says of more ranks and longer contexts, beside tensor parallelism over KV heads.
+"""What a decode step of one layer costs over ranks: a model, its constants, how far it is from what was
+measured, and what it says of more ranks and longer contexts, beside tensor parallelism over KV heads.
 
-    python3 bench/cost.py [--keys 1M,10M] [--ranks 1,2,4] [--method 'dense,prop, copy'] [--latency US] [--link GB/S] ..
+    python3 bench/cost.py [--keys 1M,10M] [--ranks 1,2,4] [--method 'dense,prop, copy'] [--latency US] ..
     python3 bench/cost.py --check 15        status 1 if the model is off by more than 15 %
 
     T(n, r) = fixed + bytes(n, r) / rate + sum over exchanges of (latency + sent * (r - 1) / link)
 
-bytes: of K, V and the copy of K that a rank reads. fixed and rate: a method's, fitted to one card's times. latency: of
-one exchange in a CUDA graph, from the two cards' times of dense. sent: the bytes of each rank. What two cards take with
-any other method is predicted, not fitted. All measurements are read from the raw files of bench/results.
+bytes: of K, V and the copy of K that a rank reads. fixed and rate: a method's, fitted to one card's times.
+latency: of one exchange in a CUDA graph, from the two cards' times of dense. sent: the bytes of each rank.
+What two cards take with any other method is predicted, not fitted. All measurements are read from the raw
+files of bench/results.
 k and M are 1024 and 1048576, as in the other benchmarks.
 """
 import argparse
@@ -54,7 +55,8 @@ def copy_bytes(head_dim):
 
 
 def bytes_read(method, shape, keys, ranks):
-    """Of one rank with so many keys. Each has its share of the draws, each head rows of its own: those of pps share."""
+    """Of one rank with so many keys. Each has its share of the draws, each head rows of its own: those of
+    pps share."""
     row = shape.head_dim * ELEMENT
     every = keys * shape.kv_heads
     draws = max(SAMPLES, keys * ranks / TILE) if method == "flash" else SAMPLES
@@ -125,7 +127,8 @@ def read_bench():
     for line in lines_of(BENCH_FILE):
         if found := re.match(r"bf16, batch (\d+) x (\d+), NHD: read K once .* us, ([\d.]+) TB/s", line):
             at, read = (int(found[1]), int(found[2])), max(read, float(found[3]))
-        elif found := re.match(r"  saap, 1 KV heads, batch 1 x (\d+), hidden 128, S=0: .* dense ([\d.]+) us;", line):
+        elif found := re.match(r"  saap, 1 KV heads, batch 1 x (\d+), hidden 128, S=0: "
+                               r".* dense ([\d.]+) us;", line):
             rows.append(Other(1, 1, int(found[1]), "dense", None, float(found[2])))
         elif not line:
             at = None
@@ -149,7 +152,8 @@ def line_through(points):
 
 class Model:
     def __init__(self, rows, bandwidth):
-        """From measurements. Times in us, rates in bytes per us; bandwidth in TB/s, what the card reads at most."""
+        """From measurements. Times in us, rates in bytes per us; bandwidth in TB/s, what the card reads at
+        most."""
         shape = Shape(HEADS, KV_HEADS, HEAD_DIM, 1)
         self.link, self.bandwidth, self.fixed, self.rate = NOMINAL_LINK, bandwidth, {}, {}
         for method in METHODS:
@@ -174,7 +178,8 @@ class Model:
         return self.fixed[method] + bytes_read(method, shape, keys, ranks) / self.rate[method]
 
     def step(self, method, shape, keys, ranges, heads=1):
-        """With the KV heads cut into `heads` parts and the context into so many ranges, a GPU for each pair."""
+        """With the KV heads cut into `heads` parts and the context into so many ranges, a GPU for each
+        pair."""
         part = shape.cut(heads)
         us = self.own(method, part, -(-keys // ranges) if ranges > 1 else keys, ranges)
         if ranges > 1:
@@ -182,7 +187,8 @@ class Model:
         return us
 
     def best(self, method, shape, keys, gpus):
-        """(us, parts of the KV heads, ranges): the fastest way to cut; of equal ones the one with fewest ranges."""
+        """(us, parts of the KV heads, ranges): the fastest way to cut; of equal ones the one with fewest
+        ranges."""
         ways = [(self.step(method, shape, keys, gpus // t, t), t, gpus // t)
                 for t in range(min(gpus, shape.kv_heads), 0, -1) if gpus % t == 0]
         return min(ways, key=lambda way: way[0])
@@ -214,25 +220,29 @@ def print_constants(model, given):
 
     def source(name, text):
         return "given" if name in given else text
-    print("1. Constants (us; TB/s; bytes that each rank sends, 32 query and 8 KV heads, head_dim 128, bf16)")
+    print("1. Constants (us; TB/s; bytes that each rank sends, 32 query and 8 KV heads, head_dim 128, "
+          "bf16)")
     print(f"reading      {model.bandwidth:6.2f} TB/s   {source('bandwidth', f'K read once, {BENCH_FILE}')}")
     print(f"latency      {model.latency:6.1f} us     "
           + source("latency", f"of an exchange, from dense over two cards, {RANKS_FILE}"))
     print(f"link         {model.link:6.0f} GB/s   "
           + source("link", "nominal, each way, NVLink of an H200; not measured here"))
     print(f"fixed, rate: fitted to one card's times, {RANKS_FILE}")
-    print("method         fixed    rate   of reading   exchanges: bytes             on the link, 2 ranks   64 ranks")
+    print("method         fixed    rate   of reading   exchanges: bytes             on the link, 2 ranks   "
+          "64 ranks")
     for method in METHODS:
         sent = exchanges(method, shape)
         print(f"{method:13} {model.fixed[method]:6.1f} {1e-6 * model.rate[method]:7.2f} "
-              f"{1e-4 * model.rate[method] / model.bandwidth:10.0f} %   {len(sent)}: {' '.join(map(str, sent)):28} "
+              f"{1e-4 * model.rate[method] / model.bandwidth:10.0f} %   "
+              f"{len(sent)}: {' '.join(map(str, sent)):28} "
               f"{model.sending(method, shape, 2):14.2f} us {model.sending(method, shape, 64):7.1f} us")
 
 
 def print_measured(model, rows):
     """Returns (what, off by %) of each number."""
     shape, errors = Shape(HEADS, KV_HEADS, HEAD_DIM, 1), []
-    print(f"\n2. Measured and modelled, us ({RANKS_FILE}); one card: fitted; two cards: predicted, but for dense")
+    print(f"\n2. Measured and modelled, us ({RANKS_FILE}); one card: fitted; two cards: predicted, but for "
+          "dense")
     print("keys      run        method            one card               half of the keys       two cards")
     for r in rows:
         if r.method not in METHODS:
@@ -246,15 +256,18 @@ def print_measured(model, rows):
         print(text)
     for r in rows:
         if r.method == NOT_COVERED and r.run == "threads":
-            print(f"{r.keys:<9} {r.method}: not covered. Two cards add {r.over - r.own:.0f} us to {r.own:.0f}; "
-                  f"{ITS_EXCHANGES} exchanges are {ITS_EXCHANGES * model.latency:.0f}, kernels of ranks the rest.")
-    low, high = (f([e for e in errors if e[0].endswith("two cards")], key=lambda e: e[1]) for f in (min, max))
+            print(f"{r.keys:<9} {r.method}: not covered. Two cards add {r.over - r.own:.0f} us to "
+                  f"{r.own:.0f}; {ITS_EXCHANGES} exchanges are {ITS_EXCHANGES * model.latency:.0f}, "
+                  "kernels of ranks the rest.")
+    low, high = (f([e for e in errors if e[0].endswith("two cards")], key=lambda e: e[1])
+                 for f in (min, max))
     def beyond(keys):
-        return "  " + ", ".join(f"{r.method}: {r.over - model.step(r.method, shape, keys, 2):+.0f}" for r in rows
+        return "  " + ", ".join(f"{r.method}: {r.over - model.step(r.method, shape, keys, 2):+.0f}"
+                                for r in rows
                                 if (r.run, r.keys) == ("threads", keys) and r.method in METHODS)
     print(f"""Two cards: from {low[1]:+.1f} % ({low[0]}) to {high[1]:+.1f} % ({high[0]}).
-What it misses: on one card kernels overlap, and an exchange ends that. What that costs grows with a rank's keys. The
-model has no term for it. Over two cards a step takes so many us more than it says, at 1M keys:
+What it misses: on one card kernels overlap, and an exchange ends that. What that costs grows with a rank's
+keys. The model has no term for it. Over two cards a step takes so many us more than it says, at 1M keys:
 {beyond(1 << 20)}
 At 128k keys it is less; exchanges of few bytes seem to take less than the one of dense:
 {beyond(1 << 17)}""")
@@ -281,18 +294,21 @@ batch x keys    KV heads   method        MB read    model              us     mo
         elif r.method in late and r.keys < 1 << 20:
             late[r.method if r.kv_heads == KV_HEADS else "one KV head"].append(f"{r.us - told:.0f}")
         at = f"{r.batch} x {r.keys}"
-        print(f"{at:15} {r.kv_heads:8}   {r.method:11} {text:24} {r.us:9.1f} {told:9.1f} {off(told, r.us):+5.0f} %")
+        print(f"{at:15} {r.kv_heads:8}   {r.method:11} {text:24} {r.us:9.1f} {told:9.1f} "
+              f"{off(told, r.us):+5.0f} %")
     cold, prop, one_head = (" and ".join(late[name]) for name in ("dense", "prop", "one KV head"))
-    print(f"""A cold L2 and a launch of its own add {cold} us to dense at 32k and 128k keys, {prop} to prop. Between the
-layers of a language model the L2 is cold: add that to any number of ranks. To one KV head it adds {one_head}: time
-goes by bytes, whatever the heads, on which section 4 rests. A batch keeps the card busier than one long row does:
-there the model is too slow by up to {max(batches)[0]:.0f} % ({max(batches)[1]}). It is a model of one long context.""")
+    print(f"""A cold L2 and a launch of its own add {cold} us to dense at 32k and 128k keys, {prop} to prop.
+Between the layers of a language model the L2 is cold: add that to any number of ranks. To one KV head it
+adds {one_head}: time goes by bytes, whatever the heads, on which section 4 rests. A batch keeps the card
+busier than one long row does: there the model is too slow by up to {max(batches)[0]:.0f} %
+({max(batches)[1]}). It is a model of one long context.""")
     return errors
 
 
 def print_ranges(model, shape, keys, ranks, methods):
     print(f"\n3. The context in ranges: us a step and layer, and how many times as fast as one card\n"
-          f"{shape.heads} query heads, {shape.kv_heads} KV heads, head_dim {shape.head_dim}, bf16, batch {shape.batch}")
+          f"{shape.heads} query heads, {shape.kv_heads} KV heads, head_dim {shape.head_dim}, bf16, "
+          f"batch {shape.batch}")
     if (shape.head_dim, shape.heads // shape.kv_heads) != (HEAD_DIM, HEADS // KV_HEADS):
         print(f"Rates and fixed times are those of head_dim {HEAD_DIM} and groups of {HEADS // KV_HEADS}.")
     for n in keys:
@@ -309,15 +325,17 @@ def print_ranges(model, shape, keys, ranks, methods):
         if least:
             print(f"{m}: faster than one card, ranks: keys from which on: " +
                   ", ".join(f"{r}: {'none' if n is None else count(n)}" for r, n in least))
-    print("""The latency is that of two cards of one host, by NVLink. Over hosts give --latency and --link, of
-nccl-tests there. With many keys a rank, prop, flash and what draws from a copy take longer, as told above.""")
+    print("""The latency is that of two cards of one host, by NVLink. Over hosts give --latency and --link,
+of nccl-tests there. With many keys a rank, prop, flash and what draws from a copy take longer, as told
+above.""")
 
 
 def print_heads(model, shape, keys, ranks, methods):
     group = shape.heads // shape.kv_heads
     print(f"""
-4. Beside tensor parallelism, us: ranges of the context alone; KV heads alone, {group} query heads with each; the best,
-parts of the heads x ranges. KV heads need no exchange in attention. GPUs beyond their number gain nothing by them.""")
+4. Beside tensor parallelism, us: ranges of the context alone; KV heads alone, {group} query heads with
+each; the best, parts of the heads x ranges. KV heads need no exchange in attention. GPUs beyond their
+number gain nothing by them.""")
     for n in keys:
         print(f"{n} keys\n{'':7}" + "".join(f"{m:>37}" for m in methods))
         print(f"{'GPUs':7}" + f"{'ranges':>11}{'heads':>9}{'best':>17}" * len(methods))
@@ -329,17 +347,19 @@ parts of the heads x ranges. KV heads need no exchange in attention. GPUs beyond
                 heads = model.step(m, shape, n, 1, min(r, shape.kv_heads))
                 if heads <= us:
                     us, t, s = heads, min(r, shape.kv_heads), 1
-                way = "one card" if t * s == 1 else "heads" if s == 1 else "ranges" if t == 1 else "heads x ranges"
+                way = ("one card" if t * s == 1 else "heads" if s == 1 else
+                       "ranges" if t == 1 else "heads x ranges")
                 if r > 1:
                     won[m].setdefault(way, []).append(str(r))
                 text += f"{model.step(m, shape, n, r):11.1f}{heads:9.1f}{us:9.1f}{f'{t} x {s}':>8}"
             print(text)
         for m in methods if max(ranks) > 1 else []:
             print(f"{m}: " + "; ".join(f"{way} best on {', '.join(gpus)}" for way, gpus in won[m].items()))
-    print("""Heads first, where GPUs divide them: a cut saves the same bytes, and heads need no exchange. Ranges are for
-GPUs that are left. Not counted: ranges want q of all their heads on each of their GPUs, one more exchange where the
-weights are cut over the same GPUs. The all-reduce behind the output projection is there either way. Ranges of the
-same heads belong in one host, where the latency is this one; parts of the heads may lie apart.""")
+    print("""Heads first, where GPUs divide them: a cut saves the same bytes, and heads need no exchange.
+Ranges are for GPUs that are left. Not counted: ranges want q of all their heads on each of their GPUs, one
+more exchange where the weights are cut over the same GPUs. The all-reduce behind the output projection is
+there either way. Ranges of the same heads belong in one host, where the latency is this one; parts of the
+heads may lie apart.""")
 
 
 class Parser(argparse.ArgumentParser):
@@ -384,15 +404,19 @@ def methods(text):
 def main(argv=None):
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keys", type=wholes((1 << 31) - 1), default=[1 << 20, 10 << 20], help="1M,10M")
-    parser.add_argument("--ranks", type=wholes(65536), default=[1 << i for i in range(7)], help="1,2,4,8,16,32,64")
+    parser.add_argument("--ranks", type=wholes(65536), default=[1 << i for i in range(7)],
+                        help="1,2,4,8,16,32,64")
     parser.add_argument("--method", type=methods, default=list(SHOWN), metavar="NAMES",
-                        help="dense,prop,prop, copy; also sys, flash, pps, top-k and the last two from a copy")
+                        help="dense,prop,prop, copy; also sys, flash, pps, top-k and the last two from a "
+                             "copy")
     parser.add_argument("--latency", type=positive, metavar="US", help="of an exchange")
     parser.add_argument("--link", type=positive, metavar="GB/S", help=f"each way, {NOMINAL_LINK:g}")
-    parser.add_argument("--bandwidth", type=positive, metavar="TB/S", help="that a card reads at; rates follow it")
+    parser.add_argument("--bandwidth", type=positive, metavar="TB/S",
+                        help="that a card reads at; rates follow it")
     parser.add_argument("--heads", type=whole(1 << 16), default=HEADS, help=f"query heads, {HEADS}")
     parser.add_argument("--kv-heads", type=whole(1 << 16), default=KV_HEADS, help=f"{KV_HEADS}")
-    parser.add_argument("--head-dim", type=whole(1024), default=HEAD_DIM, help=f"{HEAD_DIM}; rates are those of 128")
+    parser.add_argument("--head-dim", type=whole(1024), default=HEAD_DIM,
+                        help=f"{HEAD_DIM}; rates are those of 128")
     parser.add_argument("--batch", type=whole(1 << 16), default=1, help="rows of as many keys, 1")
     parser.add_argument("--check", type=positive, metavar="PERCENT", help="fail if a row is off by more")
     args = parser.parse_args(argv)
@@ -402,7 +426,8 @@ def main(argv=None):
         parser.error(f"--head-dim {args.head_dim} is no multiple of 8")
     rows, (others, read) = read_ranks(), read_bench()
     model, shape = Model(rows, read), Shape(args.heads, args.kv_heads, args.head_dim, args.batch)
-    too_fast = [(f"{m}, its rate against {read} TB/s", off(1e-6 * rate, read)) for m, rate in model.rate.items()
+    too_fast = [(f"{m}, its rate against {read} TB/s", off(1e-6 * rate, read))
+                for m, rate in model.rate.items()
                 if 1e-6 * rate > FASTEST * read]
     given = {name for name in ("latency", "link", "bandwidth") if getattr(args, name)}
     if args.bandwidth:
@@ -418,7 +443,8 @@ def main(argv=None):
         wrong += [e for e in errors_of_bytes if abs(e[1]) > BYTES_BOUND]
         if wrong:
             worst = max(wrong, key=lambda e: abs(e[1]))
-            sys.exit(f"cost.py: {worst[0]}: {worst[1]:+.1f} %, and {len(wrong) - 1} more beyond their bounds")
+            sys.exit(f"cost.py: {worst[0]}: {worst[1]:+.1f} %, and {len(wrong) - 1} more beyond their "
+                     "bounds")
         print(f"\n{len(errors)} times within {args.check:g} %, "
               f"{len(errors_of_bytes)} counts of bytes within {BYTES_BOUND:g} %")
 

@@ -1,4 +1,5 @@
-"""What bench/peers_cpu.py, peers_cuda.py and peers_types.py have in common: rows as CSV, ggml's functions."""
+"""What bench/peers_cpu.py, peers_cuda.py and peers_types.py have in common: rows as CSV, ggml's
+functions."""
 import csv
 import ctypes as C
 import sys
@@ -22,7 +23,8 @@ KINDS = {"ptr": C.c_void_p, "size": C.c_size_t, "int": C.c_int, "i64": C.c_int64
 
 
 def bind_ggml(to, libs, prototypes):
-    """Functions of the libraries as attributes of `to`, without their prefix, and ggml's version, None if it has none.
+    """Functions of the libraries as attributes of `to`, without their prefix, and ggml's version, None if
+    it has none.
     prototypes: "result name arguments", in KINDS, separated by semicolons or line ends."""
     for line in prototypes.replace("\n", ";").split(";"):
         if line.split():

@@ -72,12 +72,13 @@ programs() {
         $emulator -c -o "$dir/$(basename "$source").o" -x c++ "$source" || return 1
     done
     for program in decode accuracy; do
-        $emulator -o "$dir/$program" "$dir/${program}_cuda.cu.o" "$dir/santa_cuda.cu.o" "$BUILD/santa.o" -lm -pthread ||
-            return 1
+        $emulator -o "$dir/$program" "$dir/${program}_cuda.cu.o" "$dir/santa_cuda.cu.o" "$BUILD/santa.o" \
+            -lm -pthread || return 1
     done
     for options in "dense" "saap --samples 0 --local 16" "saap --samples 40" "sys --samples 8"; do
         # shellcheck disable=SC2086
-        set -- --prompt-file examples/model/heldout.txt --prompt-tokens 150 --steps 12 --temperature 0 --method $options
+        set -- --prompt-file examples/model/heldout.txt --prompt-tokens 150 --steps 12 --temperature 0 \
+            --method $options
         limited "$BUILD/decode" "$@" >"$dir/cpu" && limited "$dir/decode" "$@" >"$dir/gpu" &&
             cmp "$dir/cpu" "$dir/gpu" || return 1
     done

@@ -187,7 +187,8 @@ mingw() {
     # shellcheck disable=SC2086
     x86_64-w64-mingw32-gcc -std=c99 $STRICT -O2 $ONE_UNIT -o "$dir/use.exe" $USE -lm &&
     # its words: near, far, small, min, interface, ..
-    x86_64-w64-mingw32-gcc -std=c99 -Wall -Wextra -Werror -O0 -include windows.h -c -o "$dir/unit.o" $UNIT &&
+    x86_64-w64-mingw32-gcc -std=c99 -Wall -Wextra -Werror -O0 -include windows.h -c -o "$dir/unit.o" \
+        $UNIT &&
     whole x86_64-w64-mingw32-gcc c99 -O0 -D__USE_MINGW_ANSI_STDIO=1
 }
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The tests' own tools: what must fail does, and is counted; the model of bench/cost.py. Wants the test program in
-# $BUILD.
+# The tests' own tools: what must fail does, and is counted; the model of bench/cost.py. Wants the
+# test program in $BUILD.
 # Last line: the count.
 . "$(dirname "$0")/cells.sh"
 
@@ -41,23 +41,29 @@ cells_and() {
 parts() { script "$1" "$2" "$3; total"; }
 
 # One version in the three files' first lines, in the macros and on top of the history.
-# columns FILE...: prose in comments is 96 columns wide, the rest 108. No prose: code, tables, command lines.
+# columns FILE...: prose in comments is 96 columns wide, the rest 108. No prose: code, tables,
+# command lines.
 columns() {
     awk 'FNR == 1 { inside = 0 }
          length > 108 { print FILENAME ":" FNR ": more than 108 columns"; bad = 1 }
          /^ *\/\*/ { inside = 1 }
-         inside && length > 96 && !/[;})] *$|\/\/|[^ ]  +[^ ]/ { print FILENAME ":" FNR ": more than 96"; bad = 1 }
+         inside && length > 96 && !/[;})] *$|\/\/|[^ ]  +[^ ]/ {
+             print FILENAME ":" FNR ": more than 96"; bad = 1
+         }
          /\*\// { inside = 0 }
          END { exit bad }' "$@"
 }
 
 lines_fit() {
     for n in 96 97; do                              # it sees what it is to see
-        { echo "/* A comment"; printf "   %$((n - 3))s\n" text | tr ' ' x; echo "   ends. */"; } >"$dir/$n.c"
+        { echo "/* A comment"; printf "   %$((n - 3))s\n" text | tr ' ' x; echo "   ends. */"; } \
+            >"$dir/$n.c"
     done
-    columns "$dir/96.c" && ! columns "$dir/97.c" >"$dir/found" && [ "$(wc -l <"$dir/found")" -eq 1 ] || return 1
+    columns "$dir/96.c" && ! columns "$dir/97.c" >"$dir/found" && [ "$(wc -l <"$dir/found")" -eq 1 ] ||
+        return 1
     # shellcheck disable=SC2046
-    columns $(find santa.h santa_cuda.h santa_cuda.cu test examples bench -name '*.[ch]' -o -name '*.cu' -o -name '*.cpp')
+    columns $(find santa.h santa_cuda.h santa_cuda.cu test examples bench \
+                  -name '*.[ch]' -o -name '*.cu' -o -name '*.cpp')
 }
 
 versions() {
@@ -104,7 +110,8 @@ cost_constants() {
         cost_says 1 1 bench/cost.py --check 15 $wrong || { echo "not noticed: $wrong"; return 1; }
     done
     while read -r wrong; do
-        cost_says 1 1 -c "import sys; sys.path.insert(0, 'bench'); import cost; $wrong; cost.main(['--check', '15'])" ||
+        cost_says 1 1 -c "import sys; sys.path.insert(0, 'bench'); import cost; $wrong
+cost.main(['--check', '15'])" ||
             { echo "not noticed: $wrong"; return 1; }
     done <<'END'
 cost.copy_bytes = lambda head_dim: 80
@@ -151,8 +158,9 @@ cost_arguments() {
 END
 }
 
-# What must hold of any model: an eighth of the heads is an eighth of the bytes; two ranks are those measured; no way
-# to cut is faster than the best; more latency is never faster; a way pays from where it begins to be faster.
+# What must hold of any model: an eighth of the heads is an eighth of the bytes; two ranks are those
+# measured; no way to cut is faster than the best; more latency is never faster; a way pays from
+# where it begins to be faster.
 cost_projects() {
     cost_says 0 0 - <<'END'
 import sys
@@ -189,7 +197,8 @@ import cost
 rows, (_, read) = cost.read_ranks(), cost.read_bench()
 model, s, gpus = cost.Model(rows, read), cost.Shape(32, 8, 128, 1), [1 << i for i in range(7)]
 for m in cost.METHODS:
-    line = f"| {m} | {model.fixed[m]:.1f} us | {1e-6 * model.rate[m]:.2f} TB/s | {len(cost.exchanges(m, s))} |"
+    line = (f"| {m} | {model.fixed[m]:.1f} us | {1e-6 * model.rate[m]:.2f} TB/s | "
+            f"{len(cost.exchanges(m, s))} |")
     for keys in (1 << 20, 1 << 17):
         over = next(r.over for r in rows if (r.run, r.method, r.keys) == ("threads", m, keys))
         us = model.step(m, s, keys, 2)
@@ -198,13 +207,16 @@ for m in cost.METHODS:
 for keys in (1, 10):
     for m in cost.SHOWN:
         ranges = [f"{model.step(m, s, keys << 20, r):.0f}" for r in gpus]
-        both = [min(model.best(m, s, keys << 20, r)[0], model.step(m, s, keys << 20, 1, min(r, 8))) for r in gpus]
+        both = [min(model.best(m, s, keys << 20, r)[0], model.step(m, s, keys << 20, 1, min(r, 8)))
+                for r in gpus]
         print(f"| {keys}M, {m}, ranges | {' | '.join(ranges)} |")
         print(f"| heads x ranges | {' | '.join(f'{us:.0f}' for us in both)} |")
 END
     [ "$(wc -l <"$dir/out")" -eq 21 ] || return 1
     while IFS= read -r line; do
-        grep -qxF "$line" bench/results/README.md || { echo "not in bench/results/README.md: $line"; return 1; }
+        grep -qxF "$line" bench/results/README.md && continue
+        echo "not in bench/results/README.md: $line"
+        return 1
     done <"$dir/out"
 }
 

@@ -14,9 +14,9 @@ number of keys and place in the batch: the same call gives the same tokens. Call
 such as prefill or the check of drafted tokens, are exact.
 
 configure(method="sample-attention") is the other way round: decode steps are exact, and prefill reads the
-blocks of keys that a few of its rows name. Runs of 32 query tokens or more that are causal are done so, also
-those of a prompt in pieces; what is shorter or not causal (a prefix mask) stays exact. A head reads its own
-blocks, unless sample_attention={"per_head": 0} says that the heads of a group share them.
+blocks of keys that a few of its rows name. Runs of 32 query tokens or more that are causal are done so,
+also those of a prompt in pieces; what is shorter or not causal (a prefix mask) stays exact. A head reads
+its own blocks, unless sample_attention={"per_head": 0} says that the heads of a group share them.
 
 What a model asks for is done or refused: grouped heads, sliding windows, sinks (gpt-oss), soft cap
 (Gemma 2), padding left and right, packed sequences, prefix masks. A mask, boolean or of 0 and the lowest
@@ -72,8 +72,8 @@ def configure(**options: Any) -> Dict[str, Any]:
     """Options of santa.decode() for the sampled calls of all models. Returns those before.
 
     What is not named becomes its default: method="dense" is one.
-    num_threads, which exact calls take, too, is torch.get_num_threads() by default. What is wrong is refused
-    here, as santa.decode() would refuse it, and the options before stay.
+    num_threads, which exact calls take, too, is torch.get_num_threads() by default. What is wrong is
+    refused here, as santa.decode() would refuse it, and the options before stay.
     """
     global _settings
     wrong = [name for name in options if name not in _ALLOWED]
@@ -395,7 +395,8 @@ def _parser() -> argparse.ArgumentParser:
                         help="folder of a checkpoint; nothing is downloaded")
     parser.add_argument("--prompt", default="", help="text")
     parser.add_argument("--prompt-file", metavar="FILE", help="text, for long ones")
-    parser.add_argument("--prompt-tokens", type=_whole(1), metavar="N", help="only the first N tokens of it")
+    parser.add_argument("--prompt-tokens", type=_whole(1), metavar="N",
+                        help="only the first N tokens of it")
     parser.add_argument("--steps", type=_whole(1), default=64, help="tokens to decode (64)")
     parser.add_argument("--method", default="sys", choices=methods(), help="(sys)")
     parser.add_argument("--num-samples", type=int, default=128, help="draws a head (128)")

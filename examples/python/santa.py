@@ -494,7 +494,8 @@ def offset(layer: int, step: int) -> int:
     """An offset that differs for every layer (below 65536) and step: equal arguments give equal draws."""
     layer, step = _integer(layer, "layer"), _integer(step, "step")
     if not 0 <= layer < 65536 or not 0 <= step < 2**48:
-        raise ValueError(f"layer = {layer} is not below 65536, or step = {step} not below 2^48, or one is negative")
+        raise ValueError(f"layer = {layer} is not below 65536, or step = {step} not below 2^48, or one is "
+                         "negative")
     return _library(False).santa_offset(layer, step)
 
 
@@ -551,7 +552,8 @@ class _Array(NamedTuple):
             return False
         if not self.dense() or not other.dense():
             return self.pointer == other.pointer
-        return self.pointer < other.pointer + other.nbytes() and other.pointer < self.pointer + self.nbytes()
+        return (self.pointer < other.pointer + other.nbytes()
+                and other.pointer < self.pointer + self.nbytes())
 
     def dense(self) -> bool:
         size = 1
@@ -1072,7 +1074,8 @@ class _Call:
 
     def _vattention(self, values: Dict[str, Any]) -> None:
         v = self.o.vattention
-        heavy, audit, self.audit = values.pop("heavy", None), _flag(values.pop("audit", False), "audit"), None
+        heavy, audit = values.pop("heavy", None), _flag(values.pop("audit", False), "audit")
+        self.audit = None
         index = values.pop("heavy_index", None)
         for name, prefix in (("guarantee", "SANTA_GUARANTEE_"), ("bound", "SANTA_BOUND_")):
             if name in values:
@@ -1205,8 +1208,8 @@ class _Call:
                 try:
                     given(count, one)
                     if sorted(done) != list(range(count)):      # what is left out is not written
-                        raise ValueError(f"parallel_for did not call task(i) once for each i below {count}: "
-                                         f"{len(done)} calls, of {len(set(done))} tasks")
+                        raise ValueError("parallel_for did not call task(i) once for each i below "
+                                         f"{count}: {len(done)} calls, of {len(set(done))} tasks")
                 except BaseException as error:
                     self.error = self.error or error
             o.parallel_for = _ParallelFor(run)
@@ -1574,9 +1577,10 @@ class Buckets:
             raise ValueError("w1, b1, w2 and b2 go together")
         hidden = 0
         if w1 is not None:
-            if len(_look(w1, "w1").shape) != 3:
+            shape = _look(w1, "w1").shape
+            if len(shape) != 3:
                 raise ValueError("w1 is not [kv_heads, hidden, head_dim]")
-            hidden = _look(w1, "w1").shape[1]
+            hidden = shape[1]
         self._weights: Dict[str, int] = {
             "num_buckets": count, "hidden": hidden, "num_slots": num_slots
         }

@@ -893,8 +893,9 @@ def test_wrong_arguments():
 def test_arguments_of_any_kind():
     """Whatever an argument of decode() is: taken, or a TypeError or ValueError that names it."""
     q, k, v = problem(2, 1, 50)
-    kinds = [None, "abc", [1, 2], [[1, [2]], [3]], [], {}, 1.5, math.nan, math.inf, -1, -2**70, np.int64(-3),
-             np.float32(0.5), np.bool_(True), object(), np.array(3), np.zeros((2, 1, 4, 16)), 1j, b"ab", (1, 2),
+    kinds = [None, "abc", [1, 2], [[1, [2]], [3]], [], {}, 1.5, math.nan, math.inf, -1, -2**70,
+             np.int64(-3), np.float32(0.5), np.bool_(True), object(), np.array(3), np.zeros((2, 1, 4, 16)),
+             1j, b"ab", (1, 2),
              np.array([None, 1]), lambda *_: 1, {1, 2}, ["a", "b"], int, np.array(["a", "b"]), [1, None],
              np.zeros(2, [("a", "i4")])]
     try:
@@ -928,12 +929,15 @@ def test_arguments_of_any_kind():
     raises(santa.SantaError, santa.decode, q, k, v[:, :9], name="KV_LEN", text="v [2, 9, 2, 12]")
     raises(santa.SantaError, santa.decode, q, k, v, causal=True, method="sample-attention",
            sample_attention={"alpha_slashes": 1.5}, name="SAMPLE_ATTENTION", text="alpha_slashes = 1.5")
-    for run, text in ((lambda n, task: None, "0 calls"), (lambda n, task: [task(i) for i in range(n - 1)], "once"),
+    for run, text in ((lambda n, task: None, "0 calls"),
+                      (lambda n, task: [task(i) for i in range(n - 1)], "once"),
                       (lambda n, task: [task(0) for _ in range(n)], "of 1 tasks"),
-                      (lambda n, task: [task(i) for i in range(n + 1)], "task("), (lambda n, task: task("0"), "'0'")):
+                      (lambda n, task: [task(i) for i in range(n + 1)], "task("),
+                      (lambda n, task: task("0"), "'0'")):
         raises((TypeError, ValueError), santa.decode, q, k, v, num_threads=2, parallel_for=run, text=text)
     for name, lists in (("sinks", [[0, 0], [0, 0]]), ("seq_lens", [[9], [9]]), ("seeds", [1, [2]]),
-                        ("key_list", [[[0, 1], [0, 1, 2]], [[1], [2, 4]]]), ("block_table", [[0, 1], [0, 1, 0]])):
+                        ("key_list", [[[0, 1], [0, 1, 2]], [[1], [2, 4]]]),
+                        ("block_table", [[0, 1], [0, 1, 0]])):
         raises(ValueError, santa.decode, q, k, v, **{name: lists}, text=name)
     square, one = k[:, :1].repeat(2, 2), np.zeros((2, 1, 4), "f")
     raises(ValueError, santa.decode, square, k, k, out=square, text="out lies in the memory of q")
@@ -944,7 +948,8 @@ def test_arguments_of_any_kind():
     fused[:, :, :4] = q[..., :12]
     near(santa.decode(fused[:, :, :4], k[..., :12], v, out=fused[:, :, 4:]).out,
          santa.decode(q[..., :12].copy(), k[..., :12], v).out)
-    for function, arguments in ((santa.offset, (-1, 0)), (santa.offset, (65536, 0)), (santa.offset, (0, -1)),
+    for function, arguments in ((santa.offset, (-1, 0)), (santa.offset, (65536, 0)),
+                                (santa.offset, (0, -1)),
                                 (santa.offset, (0, 2**48)), (santa.offset, ("0", 1))):
         raises((TypeError, ValueError), function, *arguments, text="layer")
     raises(santa.SantaError, santa.used_options, method="topk", name="METHOD")
@@ -1452,23 +1457,29 @@ def test_checkpoint_wrong_arguments():
 
         def model(dim=8, hidden=8, layers=1, heads=2, kv_heads=1, vocabulary=5, length=4):
             kv = kv_heads * (dim // heads)
-            count = vocabulary * dim + layers * (2 * dim + 2 * dim * dim + 2 * kv * dim + 3 * dim * hidden) + dim
+            layer = 2 * dim + 2 * dim * dim + 2 * kv * dim + 3 * dim * hidden
+            count = vocabulary * dim + layers * layer + dim
             return struct.pack("<7i", dim, hidden, layers, heads, kv_heads, vocabulary, length) + bytes(
                 4 * (count + length * (dim // heads)))
-        for name, data in (("good", model()), ("empty", b""), ("cut", model()[:-4]), ("header", model()[:20]),
+        for name, data in (("good", model()), ("empty", b""), ("cut", model()[:-4]),
+                           ("header", model()[:20]),
                            ("odd", model(dim=6)), ("group", model(dim=12, heads=3, kv_heads=2)),
-                           ("few", model(vocabulary=2)), ("words", b"a\nb\nc\nd\ne"), ("same", b"a\nb\na\nd\ne"),
+                           ("few", model(vocabulary=2)), ("words", b"a\nb\nc\nd\ne"),
+                           ("same", b"a\nb\na\nd\ne"),
                            ("theta", b"SANTA-LM" + struct.pack("<10I", 1, 64, *[2] * 8) + struct.pack(
                                "<IffI", 0, math.nan, 1e-5, 1)), ("bytes", b"\xff\xfe")):
             write(name, data)
         for arguments, text in (
             (("none",), "No such file"), (("",), "Is a directory"), (("empty",), "shorter than its header"),
             (("header",), "shorter than its header"), (("cut",), "not as long"), (("odd",), "sizes"),
-            (("group",), "sizes"), (("theta",), "theta"), (("good", "--tokenizer", at("none")), "No such file"),
+            (("group",), "sizes"), (("theta",), "theta"),
+            (("good", "--tokenizer", at("none")), "No such file"),
             (("good", "--tokenizer", ""), "No such file"), (("good", "--words", ""), "No such file"),
-            (("good", "--tokenizer", at("empty")), "not a tokenizer"), (("good", "--words", at("empty")), "words"),
+            (("good", "--tokenizer", at("empty")), "not a tokenizer"),
+            (("good", "--words", at("empty")), "words"),
             (("good", "--words", at("same")), "words"), (("good", "--words", at("bytes")), "bytes"),
-            (("few", "--words", at("words")), "3 words"), (("few", "--tokenizer", at("empty")), "3 special"),
+            (("few", "--words", at("words")), "3 words"),
+            (("few", "--tokenizer", at("empty")), "3 special"),
             (("good", "--words", at("words"), "--tokenizer", at("words")), "not allowed with")):
             refuses(hf_checkpoint.main, at(arguments[0]), at("made"), *arguments[1:], text=text)
         assert not os.path.exists(at("made")), "something was written before all was read"
@@ -1495,7 +1506,8 @@ def test_torch_trainer_wrong_arguments():
             return os.path.join(folder, name)
 
         def dump(name, scale=0.0, **changed):
-            sized = [changed.get(key, x) for key, x in zip(("layers", "heads", "kv_heads"), sizes)] + sizes[3:]
+            sized = [changed.get(key, x)
+                     for key, x in zip(("layers", "heads", "kv_heads"), sizes)] + sizes[3:]
             with open(at("good.dump"), "rb") as f:
                 data = f.read()
             with open(at(name), "wb") as f:
@@ -1504,7 +1516,8 @@ def test_torch_trainer_wrong_arguments():
         train.write_dump(good, sizes, arrays)
         train.write_dump(at("far.dump"), sizes, {**arrays, "position": [3, 20, 30, 40, 50, 60]})
         train.write_dump(at("rowless.dump"), [*sizes[:7], 0], {
-            name: [] if name in ("position", "kind") or name[0] == "q" else x for name, x in arrays.items()})
+            name: [] if name in ("position", "kind") or name[0] == "q" else x
+            for name, x in arrays.items()})
         open(at("empty.dump"), "w").close()
         dump("divided.dump", heads=2, kv_heads=0)
         dump("groups.dump", heads=3, kv_heads=2)
@@ -1517,10 +1530,14 @@ def test_torch_trainer_wrong_arguments():
             refuses(train.main, "--dumps", at(name), "--evaluate", out, text=text)
         for arguments, text in (
             (("--threads", "-1"), "--threads"), (("--rate", "nan"), "--rate"), (("--rate", "-1"), "--rate"),
-            (("--seed", "-1"), "--seed"), (("--seed", str(2**63)), "--seed"), (("--window", str(2**32)), "--window"),
-            (("--buckets", "0"), "--buckets"), (("--batch", "1"), "--batch"), (("--epochs", "0"), "--epochs"),
-            (("--hidden", "-3"), "--hidden"), (("--layers", "-1"), "--layers"), (("--layers", "1"), "--layers"),
-            (("--device", "nowhere"), "--device"), (("--out", folder), "--out"), (("--csv", at("x")), "--csv"),
+            (("--seed", "-1"), "--seed"), (("--seed", str(2**63)), "--seed"),
+            (("--window", str(2**32)), "--window"),
+            (("--buckets", "0"), "--buckets"), (("--batch", "1"), "--batch"),
+            (("--epochs", "0"), "--epochs"),
+            (("--hidden", "-3"), "--hidden"), (("--layers", "-1"), "--layers"),
+            (("--layers", "1"), "--layers"),
+            (("--device", "nowhere"), "--device"), (("--out", folder), "--out"),
+            (("--csv", at("x")), "--csv"),
             (("--out", at("good.dump/x")), "Not a directory"), (("--curves", folder), "Is a directory"),
             (("--evaluate", at("none")), "No such file"), (("--evaluate", at("empty.dump")), "not a .saap"),
             (("--evaluate", at("none"), "--curves", at("x")), "--curves: not for --evaluate")):
@@ -1536,8 +1553,10 @@ def test_torch_trainer_wrong_arguments():
             assert status == 1 and text in err and err.count("\n") == 1, (arguments, err)
         status, said, err = learn()
         assert (status, err) == (0, "") and os.path.exists(out), err
-        refuses(train.main, "--dumps", at("rowless.dump"), "--evaluate", out, "--csv", folder, text="Is a directory")
-        for dumps, window, text in ((at("rowless.dump"), "8", "no query rows"), (good, "99", "beyond --window 99")):
+        refuses(train.main, "--dumps", at("rowless.dump"), "--evaluate", out, "--csv", folder,
+                text="Is a directory")
+        for dumps, window, text in ((at("rowless.dump"), "8", "no query rows"),
+                                    (good, "99", "beyond --window 99")):
             status, _, err = program(train.main, "--dumps", dumps, "--evaluate", out, "--window", window)
             assert status == 1 and text in err and err.count("\n") == 1, err
         assert program(train.main, "--dumps", good, "--evaluate", out, "--csv", at("csv"))[0] == 0
@@ -1707,7 +1726,8 @@ def hf_local_model(torch, transformers):
     are, so that scores are large where RoPE turns little. Heads of a group differ in how sharply."""
     model = next(hf_models(torch, transformers))[1]
     with torch.no_grad():
-        model.model.embed_tokens.weight += 0.75 * torch.randn(64, generator=torch.Generator().manual_seed(3))
+        seeded = torch.Generator().manual_seed(3)
+        model.model.embed_tokens.weight += 0.75 * torch.randn(64, generator=seeded)
         for layer in model.model.layers:
             k, sharp = layer.self_attn.k_proj.weight.view(2, 1, 16, 64), torch.tensor([1.0, 3.0])
             layer.self_attn.q_proj.weight.copy_((sharp[None, :, None, None] * k).reshape(64, 64))
@@ -1715,7 +1735,8 @@ def hf_local_model(torch, transformers):
 
 
 def test_hf_sparse_prefill():
-    """sample-attention is for prefill: all read is dense, less is near it; steps and short runs are dense."""
+    """sample-attention is for prefill: all read is dense, less is near it; steps and short runs are
+    dense."""
     torch, transformers, hf = hf_or_skip()
     ids = torch.randint(2, 97, (2, 1000), generator=torch.Generator().manual_seed(2))
     left = torch.ones_like(ids)
@@ -1744,7 +1765,8 @@ def test_hf_sparse_prefill():
             for more in ({}, {"dense_above": santa.NONE}):
                 whole, counts = run(prompt, method="sample-attention", sample_attention=share(1, **more))
                 assert float((whole - dense).abs().max() / dense.abs().max()) < 1e-5, name
-                assert counts.v_rows_read == counts.keys > 0 and (counts.dense_rows == 0) == bool(more), counts
+                assert counts.v_rows_read == counts.keys > 0, counts
+                assert (counts.dense_rows == 0) == bool(more), counts
             some, counts = run(prompt, method="sample_attention",
                                sample_attention=share(0.2, dense_above=santa.NONE))
             assert 0 < counts.v_rows_read < 0.9 * counts.keys and counts.dense_rows == 0, (name, counts)
@@ -1781,7 +1803,8 @@ def test_hf_sparse_prefill():
     both_ways = torch.ones(2, 1, 1000, 1000, dtype=torch.bool)  # not causal: exact
     everything, counts = run(lambda: model(ids, attention_mask=both_ways).logits, method="sample-attention")
     assert counts == hf.Counts() and float(
-        (everything - run(lambda: model(ids, attention_mask=both_ways).logits, method="dense")[0]).abs().max()) == 0
+        (everything - run(lambda: model(ids, attention_mask=both_ways).logits,
+                          method="dense")[0]).abs().max()) == 0
 
 
 def test_hf_configure_checks():
@@ -1797,7 +1820,8 @@ def test_hf_configure_checks():
                                                 "sample_attention": {"alpha_columns": 1.5}}),
                           ("TOP_P", {"method": "top-p", "top_p": 2}), ("THREADS", {"num_threads": -1}),
                           ("EPSILON", {"method": "vattention", "vattention": {"epsilon": 2}}),
-                          ("SCORES_Q8", {"scores": "q8"}), ("DENSE_BELOW", {"method": "sys", "dense_below": -3})):
+                          ("SCORES_Q8", {"scores": "q8"}),
+                          ("DENSE_BELOW", {"method": "sys", "dense_below": -3})):
         raises(santa.SantaError, hf.configure, **options, name=name)
     for options, text in (({"method": None}, "method = None"), ({"num_samples": "9"}, "num_samples = '9'"),
                           ({"method": "vattention", "vattention": {"epsilons": 1}}, "epsilons"),
@@ -1824,10 +1848,12 @@ def test_hf_wrong_command_lines():
         broken = os.path.join(folder, "config.json")
         open(broken, "w").close()
         for arguments, text in (("--method saap", "'saap'"), ("--dense-below -3", "dense_below"),
-                                ("--steps 0", "--steps: 0 is less than 1"), ("--steps two", "--steps: invalid"),
+                                ("--steps 0", "--steps: 0 is less than 1"),
+                                ("--steps two", "--steps: invalid"),
                                 ("--baseline foo", "'foo'"), ("--num-samples -7", "num_samples"),
                                 ("--dtype int3", "'int3'"), ("--device nowhere", "--device nowhere"),
-                                ("--device meta", "--device meta"), ("--prompt-tokens 0", "--prompt-tokens"),
+                                ("--device meta", "--device meta"),
+                                ("--prompt-tokens 0", "--prompt-tokens"),
                                 (f"--prompt-file {folder}", "--prompt-file"),
                                 (f"--model {folder}/none", "config.json"), ("", "no tokenizer in it")):
             refuses(hf.main, "--model", folder, *arguments.split(), text=text)
