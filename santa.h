@@ -1009,7 +1009,7 @@ typedef struct santa_proxy_options {
     int64_t sink_tokens;           /* first keys read exactly, 0 = 4 */
     int64_t local_tokens;          /* last keys read exactly, at least so many, 0 = 64 */
     int64_t rescue_keys;           /* keys of a head that a rescue reads, 0 = 2 * num_samples */
-    double  rescue_above;          /* expected variance v of a head's log weights, 0 = 0.25;
+    double  rescue_above;          /* expected variance v of a head's log weights, 0 = 0.125;
                                       its error grows by about exp(v / 2) */
     double  exact_above;           /* the same as found, from which the head is done again with
                                       exact scores, 0 = 1 (2 for a copy in 2 bits) */
@@ -1158,7 +1158,7 @@ typedef struct santa_options {
     X(proxy.sink_tokens,                whole,  4,                           copy)                         \
     X(proxy.local_tokens,               whole,  64,                          copy)                         \
     X(proxy.rescue_keys,                whole,  0,                           guards)                       \
-    X(proxy.rescue_above,               real,   0.25,                        guards)                       \
+    X(proxy.rescue_above,               real,   0.125,                       guards)                       \
     X(proxy.exact_above,                real,   0,                           guards)                       \
     X(saap.num_probes,                  whole,  0,                           saap)                         \
     X(saap.sink_tokens,                 whole,  4,                           saap)                         \
@@ -3751,7 +3751,7 @@ static santa_options santa__resolved(const santa_options *o, int bits, int64_t b
     x.proxy.local_tokens = santa__count_of(x.proxy.local_tokens, 64);
     x.proxy.rescue_keys = santa__count_of(x.proxy.rescue_keys,
                                           2 * SANTA__MIN(x.num_samples, (int64_t)INT32_MAX));
-    x.proxy.rescue_above = santa__limit_of(x.proxy.rescue_above, 0.25);
+    x.proxy.rescue_above = santa__limit_of(x.proxy.rescue_above, 0.125);
     x.proxy.exact_above = santa__limit_of(x.proxy.exact_above, bits == 2 ? 2.0 : 1.0);
     x.saap.num_probes = santa__count_of(
         x.saap.num_probes, SANTA__MAX(buckets / (x.num_samples == SANTA_NONE ? 16 : 32), 1));
@@ -4031,6 +4031,7 @@ typedef struct santa__copied_head {
     santa__state state;                      /* of the keys read exactly; those drawn join it */
     double expected, found;                  /* variance of its log weights */
     double drawn, weight, square;            /* sums over drawn keys of p^ / pi = w^, w, w^2 / w^ */
+    double known[3];                         /* over rescued keys of 1, x, x^2, x = s - s^ */
     double scale;                            /* from the state's numerator to the result */
     float lse;
     int is_done;                             /* without exact scores */
@@ -4307,7 +4308,7 @@ enum { SANTA__TRIES = 32768 };
    mass; then of keys read exactly or drawn, and the sums over the latter. */
 typedef struct santa__rank_copied { santa__rank_mass copied; double fixed_max, fixed, spread; }
     santa__rank_copied;
-typedef struct santa__rank_drawn { santa__rank_mass state; double drawn, weight, square; }
+typedef struct santa__rank_drawn { santa__rank_mass state; double drawn, weight, square, known[3]; }
     santa__rank_drawn;
 
 /* How many masses of a head each rank sends that may be rescued; of top-k scores, of the keys
@@ -6797,6 +6798,7 @@ static void santa__copied_scores(const santa__job *j, int64_t b, int64_t from, i
 }
 
 /* Scores of keys of any range and all queries of a row, by the copy where it has them. */
+SANTA__ONCE
 static void santa__copied_range(const santa__job *j, int64_t x0, int64_t from, int64_t to, float *s,
                                 int64_t s_stride) {
     const santa__part_of part = santa__copied_keys(j, santa__range_of(j, x0));
@@ -6940,11 +6942,17 @@ static double santa__expected_variance(const santa__mass *m, double sum) {
     return sum * (1.0 + m->rest / m->total) * (grown / (grown + m->rest));
 }
 
-/* Of the u of a block. */
-SANTA__NOINLINE static float santa__largest(const float *u) {
+/* The largest mass of each eight keys of a block, and of all. */
+SANTA__NOINLINE static float santa__largest(const float *u, float *tops) {
     float top = 0.0f;
     int i;
-    for (i = 0; i < SANTA_BLOCK; i++) top = SANTA__MAX(top, u[i]);
+    for (i = 0; i < SANTA_BLOCK; i += 8) {
+        const float a = SANTA__MAX(u[i], u[i + 1]), b = SANTA__MAX(u[i + 2], u[i + 3]),
+                    c = SANTA__MAX(u[i + 4], u[i + 5]), d = SANTA__MAX(u[i + 6], u[i + 7]),
+                    ab = SANTA__MAX(a, b), cd = SANTA__MAX(c, d);
+        tops[i / 8] = SANTA__MAX(ab, cd);
+        top = SANTA__MAX(top, tops[i / 8]);
+    }
     return top;
 }
 
@@ -6953,54 +6961,58 @@ SANTA__NOINLINE static float santa__largest(const float *u) {
    all others. */
 static void santa__mend_block(const int32_t *index, const float *s, int n, float *u, float *max,
                               float *sum) {
-    float m = *max, best = SANTA__MASKED, left, top, total = 0.0f, scale;
+    float best = SANTA__MASKED, tops[SANTA_BLOCK / 8], total[4] = {0.0f}, left, scale;
     int i;
     for (i = 0; i < n; i++) {
         if (santa__nan_or_plus_inf(s[i])) { *sum = santa__nan(); return; }
         best = SANTA__MAX(best, s[i]);
         u[index[i] % SANTA_BLOCK] = 0.0f;
     }
-    m = SANTA__MAX(m, best);
-    left = santa__largest(u);
-    best = SANTA__MAX(best, *max + (float)log((double)left));
-    if (best < m - 20.0f) m = best;                                   /* far from what is there now */
-    scale = left > 0.0f ? (float)SANTA__MIN(exp((double)*max - (double)m), 3e38) : 0.0f;
-    for (i = 0; i < SANTA_BLOCK; i++) u[i] *= scale;
+    left = santa__largest(u, tops);
+    if (left > 0.0f) best = SANTA__MAX(best, *max + (float)log((double)left));
+    scale = left > 0.0f ? (float)exp((double)*max - (double)best) : 0.0f;
+    for (i = 0; i < SANTA_BLOCK; i++) u[i] = SANTA__MIN(u[i] * scale, 1.0f);
     for (i = 0; i < n; i++)
         u[index[i] % SANTA_BLOCK] =
-            s[i] - m < SANTA__EXP_UNDERFLOW ? 0.0f : (float)exp((double)s[i] - (double)m);
-    top = santa__largest(u);
-    scale = top > 0.0f ? (float)(1.0 / (double)top) : 0.0f;
-    for (i = 0; i < SANTA_BLOCK; i++) total += u[i] = SANTA__MIN(u[i] * scale, 1.0f);
-    *max = top > 0.0f ? m + (float)log((double)top) : SANTA__MASKED;
-    *sum = total;
+            s[i] - best < SANTA__EXP_UNDERFLOW ? 0.0f : (float)exp((double)s[i] - (double)best);
+    for (i = 0; i < SANTA_BLOCK; i += 4) {
+        total[0] += u[i];
+        total[1] += u[i + 1];
+        total[2] += u[i + 2];
+        total[3] += u[i + 3];
+    }
+    *max = best;
+    *sum = (total[0] + total[1]) + (total[2] + total[3]);
 }
 
-/* The keys of a head's largest masses and others, ascending; how many. The largest of a block
-   is its unit, so that few blocks need a look. */
+/* The keys of a head's largest masses and others, ascending; how many. Few eights have one. */
 static int64_t santa__likely(const santa__mass *m, const float *u, int64_t want, float *p, int32_t *index) {
-    float least = 0.0f;
+    const int64_t eights = m->blocks * (SANTA_BLOCK / 8);
+    float least = 0.0f, *top = p + 7 * eights;      /* what is found does not reach these before they are read */
     uint32_t threshold = 0;
-    int64_t b, i, ties, found = 0;
-    if (want < m->blocks) santa__select(m->unit, m->blocks, NULL, (double)want, &threshold, &ties);
+    int64_t i, k, ties, found = 0;
+    for (i = 0; i < eights; i++) {
+        if (i % (SANTA_BLOCK / 8) == 0) santa__largest(u + 8 * i, top + i);
+        top[i] *= m->unit[8 * i / SANTA_BLOCK];
+    }
+    if (want < eights) santa__select(top, eights, NULL, (double)want, &threshold, &ties);
     if (threshold & 0x80000000u) least = santa__from_bits(threshold & 0x7fffffffu);
-    for (b = 0; b < m->blocks; b++) {
-        const float *x = u + b * SANTA_BLOCK, unit = m->unit[b];
-        if (!(unit > 0.0f) || unit < least) continue;
-        for (i = 0; i < SANTA_BLOCK; i++) {
-            const float mass = x[i] * unit;
-            if (!(mass >= least) || !(mass > 0.0f)) continue;
-            p[found] = mass;
-            index[found++] = (int32_t)((m->first + b) * SANTA_BLOCK + i);
+    for (i = 0; i < eights; i++) {
+        if (!(top[i] > 0.0f) || top[i] < least) continue;
+        for (k = 8 * i; k < 8 * i + 8; k++) {
+            p[found] = u[k] * m->unit[k / SANTA_BLOCK];
+            index[found] = (int32_t)(m->first * SANTA_BLOCK + k);
+            found += p[found] > 0.0f && p[found] >= least;
         }
     }
     return found;
 }
 
 /* The head's likeliest keys get exact scores: those of the largest masses here, or those that
-   all ranks chose. Returns how many. */
+   all ranks chose. How far off the copy's were tells of the others; lightest keys of a block
+   say nothing, since a GPU's stash may have rounded them. Returns how many. */
 static int64_t santa__rescue(const santa__job *j, int64_t x, const santa__mass *m,
-                             const santa__copied_head *head) {
+                             santa__copied_head *head) {
     const int64_t skip = m->first - j->begin / SANTA_BLOCK;
     float *s = SANTA__PART(float, j, ranked), *u = santa__weights_of(j, x);
     float *max = SANTA__PART(float, j, block_max) + x * j->plan->blocks + skip;
@@ -7008,7 +7020,7 @@ static int64_t santa__rescue(const santa__job *j, int64_t x, const santa__mass *
     int32_t *index = SANTA__PART(int32_t, j, rank_index);
     const int64_t want = j->o->proxy.rescue_keys, found = santa__likely(m, u, want, s, index);
     uint32_t threshold = head->threshold;
-    int64_t ties = head->ties, rows = 0, i, n, b;
+    int64_t ties = head->ties, rows = 0, i, k, n, b;
     if (!santa__has_ranks(j->o)) santa__select(s, found, NULL, (double)want, &threshold, &ties);
     for (i = -1; (i = santa__next(s, i + 1, found, NULL, threshold, &ties)) < found;)
         index[rows++] = index[i];
@@ -7018,6 +7030,16 @@ static int64_t santa__rescue(const santa__job *j, int64_t x, const santa__mass *
     for (i = 0; i < rows; i += n) {
         for (n = 1; i + n < rows && index[i + n] / SANTA_BLOCK == index[i] / SANTA_BLOCK;) n++;
         b = index[i] / SANTA_BLOCK - m->first;
+        for (k = i; k < i + n; k++) {
+            const float guess = u[b * SANTA_BLOCK + index[k] % SANTA_BLOCK];
+            /* its logarithm to .06, which is enough: by its bits */
+            const double about = ((double)santa__bits(guess) - 1065353216.0) * (0.6931471805599453 / 8388608.0),
+                         off = SANTA__MAX((double)s[k] - (double)max[b] - about, -1e9);
+            if (guess < 3e-5f) continue;
+            head->known[0] += 1.0;
+            head->known[1] += off;
+            head->known[2] += off * off;
+        }
         santa__mend_block(index + i, s + i, (int)n, u + b * SANTA_BLOCK, &max[b], &sum[b]);
     }
     return rows;
@@ -7089,12 +7111,15 @@ static void santa__attend_drawn(const santa__job *j, int64_t x0, int64_t heads, 
 
 /* Variance of the log weights that the drawn keys show, as if these were normal. If they hold
    far less than the copy says, they hide others, which were not drawn: their scores are then
-   off by two standard deviations. */
+   off by two standard deviations. Of what rescued keys show four times what is expected is too
+   much: such a copy is not of this K. */
 static double santa__found_variance(const santa__copied_head *x) {
     const double spread = x->weight > 0.0 ? x->square * x->drawn / (x->weight * x->weight) : 1.0,
-                 found = spread > 1.0 ? log(spread) : 0.0,
-                 over = log(x->drawn / SANTA__MAX(x->weight, 1e-99));
-    return over > 2.0 && x->drawn > 0.1 ? SANTA__MAX(found, 0.25 * over * over) : found;
+                 over = log(x->drawn / SANTA__MAX(x->weight, 1e-99)), n = SANTA__MAX(x->known[0], 1.0),
+                 known = (x->known[2] - x->known[1] * x->known[1] / n) / n;
+    double found = spread > 1.0 ? log(spread) : 0.0;
+    if (over > 2.0 && x->drawn > 0.1) found = SANTA__MAX(found, 0.25 * over * over);
+    return known > 4.0 * x->expected ? SANTA__MAX(found, known) : found;
 }
 
 /* What turns a head's sums into attention. The mass of what was not drawn is known from the
@@ -7353,7 +7378,7 @@ static void santa__step_begin(santa__job *j, int64_t span, int64_t from, int64_t
 }
 
 static void santa__step_rescue(santa__job *j, int64_t span, int64_t from, int64_t to) {
-    const santa__copied_head *head = SANTA__PART(santa__copied_head, j, heads);
+    santa__copied_head *head = SANTA__PART(santa__copied_head, j, heads);
     int64_t h;
     (void)span; (void)from; (void)to;
     for (h = 0; h < j->group; h++) {
@@ -8417,6 +8442,7 @@ static void santa__end_routed(santa__job *j, int64_t span, int64_t from, int64_t
 
 /* A caller's own keys, see >>lists: those of the list that the row sees, with logs of
    weights. */
+SANTA__ONCE
 static void santa__list_keys(santa__job *j, int64_t span, int64_t from, int64_t to) {
     const santa_attention *a = &j->p->a;
     const int64_t list = santa__key_list_of(a, j->batch, j->q_index, j->kv_head),
@@ -8822,6 +8848,7 @@ typedef struct santa__team {
     int has_failed;             /* to meet the other ranks */
 } santa__team;
 
+SANTA__ONCE
 static void santa__team_task(void *context, int64_t t) {
     const santa__team *team = (const santa__team *)context;
     const santa__call *call = team->call;
@@ -9382,7 +9409,7 @@ static int64_t santa__meet_drawn(santa__team *team) {
     const int64_t group = call->p.group, n = team->jobs * group;
     santa__rank_drawn *mine = (santa__rank_drawn *)(void *)(call->meeting + at.message), *all;
     santa__said said = santa__said_make(call, n);
-    int64_t i, r, redone = 0;
+    int64_t i, r, k, redone = 0;
     said.apart = (size_t)n * sizeof *mine;
     for (i = 0; i < n; i++) {
         const santa__copied_head *head =
@@ -9392,6 +9419,7 @@ static int64_t santa__meet_drawn(santa__team *team) {
         mine[i].drawn = head->drawn;
         mine[i].weight = head->weight;
         mine[i].square = head->square;
+        memcpy(mine[i].known, head->known, sizeof head->known);
     }
     all = (santa__rank_drawn *)(void *)(call->meeting + at.messages);
     if (!santa__tell(team, mine, said.apart, all)) return 0;
@@ -9401,10 +9429,12 @@ static int64_t santa__meet_drawn(santa__team *team) {
         const santa__mass *m = &SANTA__PART(santa__mass, one, masses)[i % group];
         const santa__share sums = santa__share_of(&said, -1);
         head->drawn = head->weight = head->square = 0.0;
+        memset(head->known, 0, sizeof head->known);
         for (r = 0; r < call->p.o.ranks.count; r++) {
             head->drawn += all[r * n + i].drawn;
             head->weight += all[r * n + i].weight;
             head->square += all[r * n + i].square;
+            for (k = 0; k < 3; k++) head->known[k] += all[r * n + i].known[k];
         }
         head->found = is_top ? 0.0 : santa__found_variance(head);
         if (m->total > 0.0 || sums.total > 0.0 || sums.bad)              /* there are keys in some rank */
@@ -10493,6 +10523,7 @@ static void santa__begin_block(santa__prefill *x, int64_t row) {
 }
 
 /* Blocks that a sequence's rows see, and how many of them head h reads. */
+SANTA__ONCE
 static int64_t santa__count_blocks(santa__prefill *x, int64_t h, int64_t *all) {
     const santa__job *j = &x->j;
     const int64_t block = j->o->sample_attention.block_size, rows = j->p->q_len;
