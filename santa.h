@@ -304,7 +304,8 @@
                      variance where a block holds both heavy and light keys.
    Rounded stashes draw other, equally good rows: compare devices at the same stash.
    From a copy of K either rounded stash has a byte for a key, 1/16 of an octave a step, down to
-   2^-16 of its block's largest: each key is weighed with the chance that it had. Top-k on a GPU
+   2^-16 of its block's largest: each key is weighed with the chance that it had. A head that is
+   done again with exact scores has their stash instead, as without a copy. Top-k on a GPU
    then ranks keys by these steps; the CPU ranks them by their scores.
 
    >>proxy
@@ -319,20 +320,19 @@
    Read exactly and never drawn: the first 4 keys, the last 64 and all behind the last whole
    block that is encoded (options.proxy, proxy_lens). A head whose log weights must be expected
    to vary by more than rescue_above (by its masses and the copy's own error, before a row is
-   read) has the exact scores of its rescue_keys likeliest keys put in first. By default, .25,
-   one head in six of those whose scores spread by 3.5 to 4 has an error above 1.15 times that
-   of sys with exact scores, and up to 1.9. With .1 one in 150 of sys has, and of pps those that
-   have it with exact scores, too, for a few % more bytes; but rescued keys hide a copy that is
-   of no use from exact_above. If the drawn keys then show more than exact_above, or the copy
-   has a NaN, the head is done again with exact scores. stats counts both. A key that the copy
-   underrates by x is drawn exp(-x) times as often and weighs exp(x) times as much where it is
-   drawn: rare large errors that no guard sees, which is what 4 bits, the rotation and the
-   rescue are for. One that it puts 87 below the best is never drawn. Take 2 bits only with
-   rescue, of 4 * num_samples keys where scores spread by 4 and more, and not where one feature
-   of K is many times the others: draws of sys and prop may be far off there, and no guard sees
-   it. lse loses what the copy overrates a key by to rounding, which matters from some 10 on; of
-   top-k, too, which has no guard that would see it. A key with a NaN is a zero in its block's
-   centre: left padding had better be some real key.
+   read) has the exact scores of its rescue_keys likeliest keys put in first: then of 160 heads
+   whose scores spread by 3.5 to 4 at most one with sys and four with pps had an error above
+   1.15 times that of sys with exact scores; with .25 one in six. Where the drawn keys show more
+   than exact_above, or the rescued ones that and four times what was expected (such a copy is
+   not of this K), or the copy has a NaN, the head is done again with exact scores. stats counts
+   both. A key that the copy underrates by x is drawn exp(-x) times as often and weighs exp(x)
+   times as much where it is drawn: rare large errors that no guard sees, which is what 4 bits,
+   the rotation and the rescue are for. One that it puts 87 below the best is never drawn. Take
+   2 bits only with rescue, of 4 * num_samples keys where scores spread by 4 and more, and not
+   where one feature of K is many times the others: draws of sys and prop may be far off there,
+   and no guard sees it. lse loses what the copy overrates a key by to rounding, which matters
+   from some 10 on; of top-k, too, which has no guard that would see it. A key with a NaN is a
+   zero in its block's centre: left padding had better be some real key.
    pps: one comb for the heads of a group. sys, prop: one for each head; a key with S p^ >= 1 is
    there surely and counts once. num_combs must be 1.
    top-k: the num_samples keys of largest s^ with their exact scores, beside those always read.
@@ -681,7 +681,7 @@ extern "C" {
     X(ERR_PROXY_RANGE,         "from, to or count is negative, or to is below from")                       \
     X(ERR_PROXY_METHOD,        "SANTA_SCORES_PROXY is for sys, prop, pps, top-k and vattention")           \
     X(ERR_PROXY_OPTIONS,                                                                                   \
-      "a count of options.proxy is below SANTA_NONE, or a limit is NaN, or below 0 and not SANTA_NONE")    \
+      "a count of options.proxy is below SANTA_NONE, or a limit not finite, or below 0 and not SANTA_NONE")\
     X(ERR_BACKEND_PROXY,       "this device makes no copy of K")                                           \
     X(ERR_BUCKETS_NULL, "buckets is NULL, or its centroids, weights or index, or the keys to assign")      \
     X(ERR_BUCKETS_SHAPE, "num_buckets is not in [1, 65536] or hidden not in [0, 65536]")                   \
@@ -691,7 +691,8 @@ extern "C" {
     X(ERR_BUCKETS_Q,           "buckets->q differs from q in shape or device")                             \
     X(ERR_BUCKETS_KEYS, "the keys to assign differ from k in batch, KV heads, head_dim or device")         \
     X(ERR_BUCKETS_RANGE, "from is below -1, or the index does not have all keys before it")                \
-    X(ERR_BUCKETS_SLOT, "a slot is not in [0, num_slots), or num_slots is negative or below the batch")    \
+    X(ERR_BUCKETS_SLOT,                                                                                    \
+      "a slot is not in [0, num_slots) or given twice, or num_slots is negative or below the batch")       \
     X(ERR_BUCKETS_INDEX,                                                                                   \
       "the index is not aligned to 4 bytes, or not begun for these sizes by santa_buckets_assign")         \
     X(ERR_SAAP_OPTIONS,                                                                                    \
@@ -1009,8 +1010,9 @@ typedef struct santa_proxy_options {
     int64_t sink_tokens;           /* first keys read exactly, 0 = 4 */
     int64_t local_tokens;          /* last keys read exactly, at least so many, 0 = 64 */
     int64_t rescue_keys;           /* keys of a head that a rescue reads, 0 = 2 * num_samples */
-    double  rescue_above;          /* expected variance v of a head's log weights, 0 = 0.125;
-                                      its error grows by about exp(v / 2) */
+    double  rescue_above;          /* expected variance v of a head's log weights, 0 = 0.125
+                                      (0.25 for a copy in 2 bits); its error grows by about
+                                      exp(v / 2) */
     double  exact_above;           /* the same as found, from which the head is done again with
                                       exact scores, 0 = 1 (2 for a copy in 2 bits) */
 } santa_proxy_options;
@@ -1183,7 +1185,9 @@ typedef struct santa_stats {
                                       reads of K and of V */
     int64_t k_rows_read;           /* K rows read for scores, once per group; rows that share a
                                       pass count each. From a copy of K: those drawn, redone and
-                                      always read, and for each head those rescued */
+                                      always read, and for each head those rescued. vattention:
+                                      at most all; keys that are scored to find the heavy ones
+                                      and then taken count twice */
     int64_t k_features_read;       /* K elements the group needed (all features for exact scores) */
     int64_t k_features_head;       /* the same counted per query head, summed over the group; from a
                                       copy of K the CPU counts all of the group's for each head */
@@ -3751,7 +3755,7 @@ static santa_options santa__resolved(const santa_options *o, int bits, int64_t b
     x.proxy.local_tokens = santa__count_of(x.proxy.local_tokens, 64);
     x.proxy.rescue_keys = santa__count_of(x.proxy.rescue_keys,
                                           2 * SANTA__MIN(x.num_samples, (int64_t)INT32_MAX));
-    x.proxy.rescue_above = santa__limit_of(x.proxy.rescue_above, 0.125);
+    x.proxy.rescue_above = santa__limit_of(x.proxy.rescue_above, bits == 2 ? 0.25 : 0.125);
     x.proxy.exact_above = santa__limit_of(x.proxy.exact_above, bits == 2 ? 2.0 : 1.0);
     x.saap.num_probes = santa__count_of(
         x.saap.num_probes, SANTA__MAX(buckets / (x.num_samples == SANTA_NONE ? 16 : 32), 1));
@@ -4929,8 +4933,10 @@ static void santa__soft_cap(const santa__job *j, float *s) {
     for (i = 0; i < SANTA_BLOCK; i++) e[i] = s[i] > 0.0f ? -twice * s[i] : twice * s[i];
     j->kernel->exps(e);
     for (i = 0; i < SANTA_BLOCK; i++) {
-        const float y = cap * (1.0f - e[i]) / (1.0f + e[i]);
-        if (!santa__is_nan(s[i])) s[i] = s[i] < 0.0f ? -y : y;
+        const float x = s[i], z = x / cap * (x / cap), y = cap * (1.0f - e[i]) / (1.0f + e[i]);
+        /* near 0 the difference from 1 has few digits: a series */
+        if (z < 0.04f) s[i] = x + x * z * (-1.0f / 3.0f + z * (2.0f / 15.0f + z * (-17.0f / 315.0f)));
+        else if (!santa__is_nan(x)) s[i] = x < 0.0f ? -y : y;
     }
 }
 
@@ -7684,6 +7690,7 @@ static int santa__lowest_bit(uint64_t bits) {
 }
 
 /* Middle keys whose bit in map, after flip, is set. */
+SANTA__ONCE
 static int64_t santa__list_bits(const santa__va *x, int64_t count, const uint64_t *map, uint64_t flip) {
     int64_t w;
     for (w = 0; w * 64 < x->mid; w++) {
@@ -8371,6 +8378,7 @@ static void santa__route_row(santa__job *j, int64_t span, int64_t from, int64_t 
 }
 
 /* Threads that share a job find its chunks among as many as there may be. */
+SANTA__ONCE
 static int64_t santa__num_visits(const santa__job *j) {
     const santa__routed *r = SANTA__PART(santa__routed, j, routed);
     const int64_t keys = r->fixed + r->whole;
@@ -11102,6 +11110,7 @@ static void santa__assign_block(const santa__assign *x, int64_t b, int64_t h, in
     }
 }
 
+SANTA__ONCE
 static void santa__assign_task(void *context, int64_t t) {
     santa__assign *x = (santa__assign *)context;
     const int64_t heads = x->a->k.shape[2];

@@ -808,9 +808,14 @@ struct alignas(16) rows_memory {
     float warp_extra[GATHER_WARPS][3 * SLICE], high[SLICE], keep[SLICE];
 };
 /* What a CTA chooses with among the best of all ranks, see best_of_ranks. */
-struct best_memory { int count[PORTION], warp_count[GATHER_WARPS], chosen, before, counts[3]; };
+struct best_memory { int count[PORTION], warp_count[GATHER_WARPS], chosen, before, inside, counts[3]; };
 struct best_keys_memory : best_memory { double scratch[GATHER_WARPS]; };
-struct alignas(16) rescue_memory : rows_memory, best_memory { };
+enum { RESCUE_BATCH = 2 };                          /* blocks of a warp at a time */
+struct alignas(16) rescue_memory : rows_memory, best_memory {
+    unsigned char entry[GATHER_WARPS][RESCUE_BATCH * BLOCK];      /* chosen keys of these */
+    int off[3];
+    u64 base, limit, reach;
+};
 struct alignas(16) draw_memory : rescue_memory {
     i64 run_end[DRAW_RUNS];                         /* ticks up to and with a run: 1 << run_shift blocks */
     int key[DRAW_LIST];
@@ -818,7 +823,8 @@ struct alignas(16) draw_memory : rescue_memory {
     /* of each head of the team */
     double all[DRAW_HEADS];
     float result[DRAW_HEADS], top[DRAW_HEADS], inverse[DRAW_HEADS], log_inverse[DRAW_HEADS],
-          factor[DRAW_HEADS], fixed_share[DRAW_HEADS], expected[DRAW_HEADS], squares[DRAW_HEADS];
+          factor[DRAW_HEADS], fixed_share[DRAW_HEADS], expected[DRAW_HEADS], squares[DRAW_HEADS],
+          off[DRAW_HEADS];
     unsigned char draws[DRAW_HEADS], bad[DRAW_HEADS], again[DRAW_HEADS];
     /* of each part, in every CTA of the cluster */
     double part_sum[DRAW_PARTS][DRAW_HEADS];
@@ -832,6 +838,9 @@ struct alignas(16) draw_memory : rescue_memory {
     unsigned word;
 };
 static_assert(sizeof(draw_memory) % 16 == 0, "what follows is aligned");
+enum { RESCUE_SCRATCH = GATHER_WARPS * RESCUE_BATCH * BLOCK * 4 };        /* bytes */
+static_assert(sizeof(draw_memory::key) + sizeof(draw_memory::chance) >= RESCUE_SCRATCH
+                  && sizeof(scan_memory<comb>) >= RESCUE_SCRATCH, "rescue's scratch");
 
 /* k_list: rows of K and V of some keys, 16 for each warp, of at most ROW bytes each; their
    weights, ready for the tensor cores; maxima and sums of the warps. */
@@ -876,6 +885,8 @@ struct list_plain_memory { warp_sums<PLAIN_HEADS, 256> merge[DENSE_WARPS]; };
 /* Of a head over ranks, from a copy of K: before a rescue, and what it is drawn by. */
 struct rank_guard { float m, fixed_top, expected; double total, fixed; bool some, rescued; };
 struct copied_rank { rank_share share; double all, to_own; float fixed_top; bool finite, light, draws; };
+/* What a rescue finds: sums of 1, x, x^2, x: log2 of e^s / e^s^ */
+struct rescued_keys { int rows; float off[3]; };
 struct proxy_gather_memory {
     scan_memory<comb> scan;
     alignas(16) float q[PROXY_DIM];
@@ -883,12 +894,14 @@ struct proxy_gather_memory {
         struct { i64 at[32]; float weight[32]; };   /* a warp's drawn rows: bytes from p.k or p.v, weight */
         alignas(16) float sum[PROXY_DIM];           /* then the sums of its rows */
     } warps[GATHER_WARPS];
-    float spreads[GATHER_WARPS], weights[GATHER_WARPS][3];
+    float spreads[GATHER_WARPS], weights[GATHER_WARPS][3], squares;
     int last_one;
+    double u;
     union { attend_memory<1> redo; rescue_memory rescue; };
     float state[PROXY_DIM + 2];
     copied_rank met;                                /* with p.ranks */
     rank_guard guard;
+    rescued_keys rescued;
 };
 static_assert(sizeof(proxy_gather_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
 /* k_rows: 8 vectors, and the next ones, up to 1024 features of each; at the end the warps'
@@ -5511,10 +5524,10 @@ __device__ __forceinline__ void finish_rows(const params &p, const tile &t, int 
 /* Online softmax of a lane's two queries: s, in base 2 once multiplied by `factor`, becomes the
    weights relative to the new maximum, times 2^bits. keep: what the sums so far are to be
    multiplied with; den: of this lane's own keys. A NaN stays in den. First the maxima, and what
-   is subtracted; chains are short. */
+   is subtracted; chains are short. Returns the factor of the weights. */
 template <int NB>
-__device__ __forceinline__ void new_maxima(float factor, float bits, const float (&s)[NB][4], float top[2],
-                                           float keep[2], float base[2]) {
+__device__ __forceinline__ float new_maxima(float factor, float bits, float (&s)[NB][4], float top[2],
+                                            float keep[2], float base[2]) {
     float now[2][2] = { { top[0], MASKED }, { top[1], MASKED } };
 #pragma unroll
     for (int i = 0; i < NB; i++)
@@ -5533,8 +5546,19 @@ __device__ __forceinline__ void new_maxima(float factor, float bits, const float
         base[e] = now[e][0] < MASK_LIMIT ? 0.0f : __fmul_rn(now[e][0], factor);
         keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(__fsub_rn(__fmul_rn(top[e], factor), base[e]));
         top[e] = now[e][0];
-        base[e] -= bits;
     }
+    if (__builtin_expect(__any_sync(FULL, fmaxf(fabsf(base[0]), fabsf(base[1])) > 65536.0f), 0)) {
+        /* a product that is not rounded would differ from the maximum's by whole powers of 2 */
+#pragma unroll
+        for (int i = 0; i < NB; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[i][e] = __fsub_rn(__fmul_rn(s[i][e], factor), base[e >> 1]);
+        base[0] = base[1] = -bits;
+        return 1.0f;
+    }
+    base[0] -= bits;
+    base[1] -= bits;
+    return factor;
 }
 /* Then the weights of 8 * (TO - FROM) keys; of each query two sums. */
 template <int FROM, int TO, int NB>
@@ -5557,7 +5581,7 @@ template <int NB>
 __device__ __forceinline__ void tile_softmax(float factor, float bits, float (&s)[NB][4], float top[2],
                                              float den[2], float keep[2]) {
     float base[2], sum[2][2] = {};
-    new_maxima(factor, bits, s, top, keep, base);
+    factor = new_maxima(factor, bits, s, top, keep, base);
     weigh_keys<0, NB>(factor, s, base, sum);
     add_weights(sum, keep, den);
 }
@@ -6089,8 +6113,8 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
             float highest[2], sum[2][2] = {};
             finish_rows<8, false>(p, t, m, first, false, is_partial(first), x);
             finish_rows<8, false>(p, t, m, second, false, is_partial(second), x + 8);
-            new_maxima(factor, weight_bits_of(T()), x, top, keep, highest);
-            weigh_keys<0, 8>(factor, x, highest, sum);
+            const float by = new_maxima(factor, weight_bits_of(T()), x, top, keep, highest);
+            weigh_keys<0, 8>(by, x, highest, sum);
             /* never true: these are there before the next wait, which the compiler would put
                first */
             if (sum[0][0] + sum[1][0] + sum[0][1] + sum[1][1] < 0.0f) {
@@ -6098,7 +6122,7 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
                 else __trap();
             }
             behind();
-            weigh_keys<8, 16>(factor, x, highest, sum);
+            weigh_keys<8, 16>(by, x, highest, sum);
 #pragma unroll
             for (int i = 0; i < 8; i++) pack_weights<T>(x[2 * i], x[2 * i + 1], w[i]);
             add_weights(sum, keep, den);
@@ -6344,7 +6368,7 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_const
                 float late = 0.0f, early = 0.0f;
 #pragma unroll
                 for (int i = 0; i < 16; i++) {
-                    const float x = pow2(fmaf(s[i / 2][2 * e + i % 2], factor, -row.x)) * row.y;
+                    const float x = pow2(__fsub_rn(__fmul_rn(s[i / 2][2 * e + i % 2], factor), row.x)) * row.y;
                     if (8 * (i / 2) + i % 2 <= cut) late += x; else early += x;
                 }
                 const bool second = (lag >> p.block_shift) > lowest;
@@ -6371,7 +6395,7 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_const
                 float x = 0.0f;
 #pragma unroll
                 for (int i = 0; i < 16; i++)
-                    x += pow2(fmaf(s[i / 2][2 * e + i % 2], factor, -row.x)) * row.y;
+                    x += pow2(__fsub_rn(__fmul_rn(s[i / 2][2 * e + i % 2], factor), row.x)) * row.y;
                 if (kept >> (second ? 1 : 0) & 1u) den[e] += x;
             }
         }
@@ -6465,11 +6489,13 @@ __global__ void __launch_bounds__(256) k_select(const __grid_constant__ params p
         for (int bit = 30; bit >= 0; bit--) {
             const unsigned next = least | 1u << bit;
             mine = 0.0;
+#pragma unroll 1
             for (int i = threadIdx.x; i < n; i += 256)
                 if (__float_as_uint(mass[i]) >= next) mine += (double)mass[i];
             if (cta_total<8>(mine, shared.scratch) >= target) least = next;
         }
         mine = 0.0;
+#pragma unroll 1
         for (int i = threadIdx.x; i < n; i += 256)
             if (__float_as_uint(mass[i]) > least) mine += (double)mass[i];
         const double held = cta_total<8>(mine, shared.scratch);
@@ -8745,7 +8771,8 @@ k_proxy_scores(const __grid_constant__ params p) {
             for (int i = 1; i < 8; i++) m = max_or_nan(m, x[i]);
 #pragma unroll
             for (int o = 4; o < 32; o <<= 1) m = max_or_nan(m, __shfl_xor_sync(FULL, m, o));
-            if (!(m < MASK_LIMIT) && !(fabsf(m) < 100000.0f)) m = __int_as_float(0x7fc00000);
+            if (!(m < MASK_LIMIT) && !(fabsf(m) < (log_stash ? 100000.0f : INFINITY)))
+                m = __int_as_float(0x7fc00000);
             const i64 other = e ? p.blocks : 0;     /* from head to head */
             if (log_stash) {
                 /* u = 2^(-code / 16): whole steps from the maximum, which is rounded alike; 255
@@ -9075,61 +9102,223 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
 }
 
 /* The exact scores of a head's `want` likeliest keys take the place of the copy's, as
-   santa__rescue has it; returns how many. block_sums: from t.first on. A key's order is its
-   mass, then its number: 8 bits at a time, the cluster counts how many keys have which. Then a
-   warp goes through a block. tell: NULL, or only their masses go there, in any order, and zeros
-   behind: `want` in all. */
-__device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team &t, int h, float head_top,
-                                   float inverse, float2 *block_sums, int want, float *tell = nullptr) {
+   santa__rescue has it. block_sums: from t.first on. A key's order is how far its mass is below
+   the head's largest, then its number. 8 bits at a time, the cluster counts how many have which:
+   first of blocks, by their likeliest keys, since other blocks than `want` need no look. A warp
+   looks at RESCUE_BATCH blocks at a time. scratch: for each warp the scores of so many. tell:
+   NULL, or only their masses go there, in any order, and zeros behind: `want` in all. */
+/* cluster_sync as a call, where there are many and none is on the way of a short kernel. */
+
+__device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, float *scratch, const team &t,
+                                            int h, float head_top, float inverse, float2 *block_sums,
+                                            int want, float *tell = nullptr) {
+    enum { BATCH = RESCUE_BATCH, FIRST = 51 };      /* bit of the first digit: 1/16 of an octave */
+    enum { BLOCKS, KEYS, TELLS, SEND, SCORE };      /* what a step does; their code stands once */
     const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), threads = (int)blockDim.x,
               warps = threads / 32, turns = PORTION / threads;
     const i64 at = (t.row + h) * p.blocks + t.first;
     const bool bytes = p.stash_type != SANTA_STASH_F32;
-    const auto masses = [&](int b, float *u) {      /* of this lane's two keys; returns the block's unit */
-        const i64 i = (at + b) * BLOCK + 2 * lane;
-        const float top = __ldcg(block_sums + b).x;
-        if (bytes) {
-            const unsigned short x = __ldcg((const unsigned short *)(p.stash + i));
-            u[0] = stash_mass(p, (unsigned char)(x & 255));
-            u[1] = stash_mass(p, (unsigned char)(x >> 8));
-        } else {
-            const float2 x = __ldcg((const float2 *)((const float *)p.stash + i));
-            u[0] = x.x;
-            u[1] = x.y;
-        }
-        return top < MASK_LIMIT ? 0.0f : pow2(top - head_top) * inverse;
+    /* of masses the distance in bits, or in steps of bytes; of a block the least one, or one less */
+    const auto below_of = [&](float mass) {
+        return (unsigned)max((int)(__float_as_uint(inverse) - __float_as_uint(mass)), 0);
     };
-    const auto order_of = [&](float mass, int b, int i) {
-        return (u64)__float_as_uint(mass) << 32 | ~(unsigned)(b * BLOCK + 2 * lane + i);
+    const auto steps_of = [&](float top) { return (unsigned)(int)fminf(ceilf((head_top - top) * 16.0f), 4080.0f); };
+    const auto unit_of = [&](float top) { return pow2(top - head_top) * inverse; };
+    const auto best_of = [&](float top) {
+        const unsigned x = bytes ? steps_of(top) << 19 : below_of(unit_of(top));
+        return top < MASK_LIMIT ? ~(u64)0 : (u64)(x - min(x, 1u << 19)) << 32;
     };
-    u64 least = 0;
+    if (tid == 0) { s.base = 0; s.limit = s.reach = ~(u64)0; }
     int have = 0;
+    float *const x = scratch + warp * BATCH * BLOCK;              /* exact scores, or the copy's */
+    unsigned char *const entries = s.entry[warp];                 /* which of them are exact */
+    const float *const q = s.q[h % SLICE];
 #pragma unroll 1
     for (int i = tid; tell && i < want; i += threads) tell[i] = 0.0f;
     load_slice(p, s, t, h / SLICE * SLICE);
 #pragma unroll 1
-    for (int digit = 56; digit >= 0; digit -= 8) {
-        for (int turn = 0; turn < turns; turn++) s.count[tid + turn * threads] = 0;
-        __syncthreads();
+    for (int shift = FIRST, step = BLOCKS;;) {
+        const auto count = [&](u64 order) {
+            if (order >= s.base && order < s.limit)
+                atomicAdd(&s.count[min((unsigned)((order - s.base) >> shift), 255u)], 1);
+        };
 #pragma unroll 1
-        for (int b = t.lo + warp; b < t.hi; b += warps) {
-            float u[2];
-            const float unit = masses(b, u);
+        for (int turn = 0; turn < turns; turn++) s.count[tid + turn * threads] = 0;
+        if (tid == 0) s.before = s.off[0] = s.off[1] = s.off[2] = 0;
+        __syncthreads();                            /* and tell's zeros are there */
+#pragma unroll 1
+        for (int b = t.lo + tid; step == BLOCKS && b < t.hi; b += threads)
+            count(best_of(__ldcg(block_sums + b).x));
+#pragma unroll 1
+        for (int g = t.lo + warp; step != BLOCKS && g < t.hi; g += 32 * warps) {
+            const float mine = g + lane * warps < t.hi ? __ldcg(block_sums + g + lane * warps).x : MASKED;
+            unsigned left = __ballot_sync(FULL, best_of(mine) < min(s.limit, s.reach));
+#pragma unroll 1
+            while (left) {
+                int block[BATCH], n = 0;
+                float top[BATCH];
+                unsigned entry[BATCH][2];
+                const int have_blocks = __popc(left);
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const u64 x = order_of(u[i] * unit, b, i);
-                const bool in = digit == 56 || x >> (digit + 8) == least >> (digit + 8);
-                if (u[i] * unit > 0.0f && in) atomicAdd(&s.count[x >> digit & 255], 1);
+                for (int k = 0; k < BATCH; k++) {
+                    const int of = left ? __ffs((int)left) - 1 : 0;
+                    block[k] = g + of * warps;
+                    top[k] = __shfl_sync(FULL, mine, of);
+                    left &= left - 1;
+                    const i64 i = (at + block[k]) * BLOCK + 2 * lane;
+                    if (bytes) entry[k][0] = __ldcg((const unsigned short *)(p.stash + i));
+                    else {
+                        const uint2 y = __ldcg((const uint2 *)((const float *)p.stash + i));
+                        entry[k][0] = y.x;
+                        entry[k][1] = y.y;
+                    }
+                }
+#pragma unroll
+                for (int k = 0; k < BATCH; k++) {
+                    const float unit = unit_of(top[k]);
+                    const unsigned steps = steps_of(top[k]);
+                    if (bytes) {
+                        entry[k][1] = entry[k][0] >> 8;
+                        entry[k][0] &= 255u;
+                    }
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        const unsigned e = entry[k][i];
+                        /* of equal bytes the same, whatever their blocks */
+                        const float mass = bytes ? e == 255 ? 0.0f : pow2((float)(steps + e) * -0.0625f)
+                                                 : __uint_as_float(e) * unit;
+                        const unsigned below = bytes ? (steps + e) << 19 : below_of(mass);
+                        const u64 order = (u64)below << 32 | (unsigned)(block[k] * BLOCK + 2 * lane + i);
+                        const bool is = k < have_blocks && mass > 0.0f;
+                        if (step == KEYS) { if (is) count(order); continue; }
+                        const bool take = is && order < s.limit;
+                        const unsigned all = __ballot_sync(FULL, take);
+                        if (take)
+                            entries[n + __popc(all & ((1u << lane) - 1u))]
+                                = (unsigned char)(k * BLOCK + 2 * lane + i);
+                        n += __popc(all);
+                        x[k * BLOCK + 2 * lane + i] = step == TELLS ? mass : __uint_as_float(e);
+                    }
+                }
+                if (step == KEYS) continue;
+                const auto block_of = [&](int e) {
+                    int b = block[0];
+#pragma unroll
+                    for (int k = 1; k < BATCH; k++) b = e >= k * BLOCK ? block[k] : b;
+                    return b;
+                };
+                int told = 0;
+                if (step == TELLS && lane == 0 && n) told = atomicAdd(&s.before, n);
+                told = __shfl_sync(FULL, told, 0);
+                __syncwarp();
+#pragma unroll 1
+                for (int i = lane; i < BATCH * BLOCK && step == SCORE; i += 32) {
+                    const unsigned e = __float_as_uint(x[i]);
+                    float its = top[0];
+#pragma unroll
+                    for (int k = 1; k < BATCH; k++) its = i >= k * BLOCK ? top[k] : its;
+                    x[i] = e == (bytes ? 255u : 0u) ? MASKED
+                         : its + (bytes ? (float)e * -0.0625f : __log2f(__uint_as_float(e)));
+                }
+                __syncwarp();
+#pragma unroll 1
+                for (int from = 0; from < n; from += step == SCORE ? 4 : 32) {
+                    const int i = from + (step == SCORE ? lane >> 3 : lane), e = entries[min(i, n - 1)],
+                              j = (t.first + block_of(e)) * BLOCK + e % BLOCK;
+                    if (step == TELLS) {
+                        if (i < n) tell[told + i] = x[e];
+                        continue;
+                    }
+                    const i64 row = row_offset(p, p.k_stride, t.b, j);
+                    const char *const key = p.k + (row == NO_ROW ? 0 : row + t.kv * p.k_stride[2]);
+                    if (step == SEND) {
+                        if (p.any_vector_k) send_for(key, p.d * p.k_size);
+                        continue;
+                    }
+                    float dot = 0.0f;               /* eight lanes to a key */
+                    const bool is_half = p.k_type == SANTA_F16, is_fast = is_half || p.k_type == SANTA_BF16;
+                    const int d = p.d;
+                    if (p.any_vector_k && is_fast)
+#pragma unroll 2
+                        for (int f = 8 * (lane & 7); f < d; f += 64) {
+                            const uint4 w = __ldg((const uint4 *)(key + 2 * f));
+#pragma unroll
+                            for (int i = 0; i < 4; i++) {
+                                const unsigned y = i == 0 ? w.x : i == 1 ? w.y : i == 2 ? w.z : w.w;
+                                const float2 z = is_half ? __half22float2(*(const __half2 *)&y)
+                                    : make_float2(__uint_as_float(y << 16), __uint_as_float(y & 0xffff0000u));
+                                dot += q[f + 2 * i] * z.x + q[f + 2 * i + 1] * z.y;
+                            }
+                        }
+                    else
+#pragma unroll 1
+                        for (int f = lane & 7; f < d; f += 8)
+                            dot += q[f] * load_coded(p.k_type, key, f, p.k_stride[3]);
+#pragma unroll
+                    for (int o = 4; o; o >>= 1) dot += __shfl_xor_sync(FULL, dot, o);
+                    dot *= key_scale(p, t.b, t.kv, j);
+                    const float score = row == NO_ROW ? __int_as_float(0x7fc00000)
+                                      : finished_score(p, t.head + h, dot, j - t.range.position);
+                    if ((lane & 7) == 0 && i < n) {
+                        /* whole numbers, whose sums have no order */
+                        const float guess = x[e], off = fminf(fmaxf(score - guess, -64.0f), 64.0f);
+                        if (guess > __ldcg(block_sums + block_of(e)).x - 15.0f) {
+                            atomicAdd(&s.off[0], 1);
+                            atomicAdd(&s.off[1], (int)rintf(16.0f * off));
+                            atomicAdd(&s.off[2], (int)rintf(16.0f * off * off));
+                        }
+                        x[e] = score;
+                    }
+                }
+                __syncwarp();
+                if (step != SCORE) continue;
+                /* stash, maximum and sum of their blocks follow */
+#pragma unroll 1
+                for (int i = 0, k = -1; i < n; i++) {
+                    const int of = entries[i] / BLOCK;
+                    if (of == k) continue;
+                    k = of;
+                    const int b = block_of(k * BLOCK);
+                    const i64 to = (at + b) * BLOCK + 2 * lane;
+                    float2 y = *(const float2 *)&x[k * BLOCK + 2 * lane];
+                    const bool bad = __any_sync(FULL, !(y.x <= FLT_MAX && y.y <= FLT_MAX));
+                    float m = fmaxf(y.x, y.y);
+#pragma unroll
+                    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+                    const bool none = m < MASK_LIMIT;
+                    if (bytes) {
+                        const float top16 = rintf(16.0f * m);
+                        const auto code_of = [&](float z) {
+                            return none || z < MASK_LIMIT
+                                 ? 255u : (unsigned)fminf(fmaxf(rintf(top16 - 16.0f * z), 0.0f), 254.0f);
+                        };
+                        const unsigned low = code_of(y.x), high = code_of(y.y);
+                        *(unsigned short *)(p.stash + to) = (unsigned short)(high << 8 | low);
+                        y = make_float2(stash_mass(p, (unsigned char)low), stash_mass(p, (unsigned char)high));
+                        m = top16 * 0.0625f;
+                    } else {
+                        y = none ? make_float2(0.0f, 0.0f) : make_float2(pow2(y.x - m), pow2(y.y - m));
+                        *(float2 *)((float *)p.stash + to) = y;
+                    }
+                    float sum = y.x + y.y;
+#pragma unroll
+                    for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
+                    if (lane == 0)
+                        block_sums[b] = make_float2(none ? MASKED : m, bad ? __int_as_float(0x7fc00000) : sum);
+                }
+                __syncwarp();
             }
         }
+        if (step >= TELLS && step != SEND) break;
+        if (step == SEND) { step = SCORE; continue; }
         cluster_sync();
-        /* how many keys have more than thread tid's one or two numbers, or so many */
-        const int number = 255 - turns * tid;
-        int n = 0, next = 0, more;
+        /* how many have up to thread tid's one or two digits, or so many */
+        const int digit = turns * tid;
+        int n = 0, next = 0, more, all = 0;
 #pragma unroll 1
         for (int r = 0; r < 1 << p.cluster_shift; r++) {
-            n += *in_cta(&s.count[number], r);
-            if (turns > 1) next += *in_cta(&s.count[number - 1], r);
+            n += *in_cta(&s.count[digit], r);
+            if (turns > 1) next += *in_cta(&s.count[digit + 1], r);
         }
         more = n + next;
 #pragma unroll
@@ -9138,111 +9327,50 @@ __device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team
             if (lane >= o) more += y;
         }
         if (lane == 31) s.warp_count[warp] = more;
+        if (tid == 0) s.chosen = 255;
         __syncthreads();
-        int all = 0;
-#pragma unroll
-        for (int i = 0; i < GATHER_WARPS; i++) {
+#pragma unroll 1
+        for (int i = 0; i < warps; i++) {
             if (i < warp) more += s.warp_count[i];
-            if (i < warps) all += s.warp_count[i];
+            all += s.warp_count[i];
         }
-        if (digit == 56) { have = min(want, all); s.chosen = 0; }
-        cluster_sync();                             /* the counts may be used up; chosen is set */
-        if (all <= want) break;                     /* all that are left: from `least` on */
         more -= next;
-        if (more >= want && more - n < want) { s.chosen = number; s.before = more - n; }
-        if (next && more + next >= want && more < want) { s.chosen = number - 1; s.before = more; }
-        __syncthreads();
-        least |= (u64)s.chosen << digit;
-        want -= s.before;
+        const bool first = more >= want && more - n < want, second = next && more + next >= want && more < want;
+        if (first || second) {
+            s.chosen = digit + second;
+            s.before = second ? more : more - n;
+            s.inside = second ? next : n;
+        }
+        cluster_sync();                             /* and the counts may be used up */
+        if (step == BLOCKS) {
+            step = KEYS;
+            if (tid == 0 && all > want && s.chosen < 255) s.reach = (u64)(s.chosen + 2) << FIRST;
+            continue;
+        }
+        if (!have) have = min(want, all);
+        const bool last = s.chosen == 255 && shift == FIRST;      /* the digit of all that are further */
+        bool done = all <= want;
+        if (!done) {
+            if (tid == 0) {
+                s.base += (u64)s.chosen << shift;
+                if (!last) s.limit = s.base + ((u64)1 << shift);
+            }
+            want -= s.before;
+            done = s.inside <= want;
+            shift = last ? FIRST + 5
+                  : max(bytes && shift > 32 && shift <= FIRST ? 24 - __clz(max(t.blocks * BLOCK - 1, 1))
+                                                              : shift - 8, 0);
+        }
+        if (done) step = tell ? TELLS : SEND;
         __syncthreads();
     }
-    if (tell) {
-        if (tid == 0) s.before = 0;
-        __syncthreads();                            /* and the zeros are there */
+    cluster_sync();
+    int off[3] = { 0, 0, 0 };
 #pragma unroll 1
-        for (int b = t.lo + warp; b < t.hi; b += warps) {
-            float u[2];
-            const float unit = masses(b, u);
+    for (int r = 0; r < 1 << p.cluster_shift; r++)
 #pragma unroll
-            for (int i = 0; i < 2; i++)
-                if (u[i] * unit > 0.0f && order_of(u[i] * unit, b, i) >= least)
-                    tell[atomicAdd(&s.before, 1)] = u[i] * unit;
-        }
-        return have;
-    }
-#pragma unroll 1
-    for (int pass = 0; pass < 2; pass++)            /* their rows are sent for, then scored */
-#pragma unroll 1
-        for (int b = t.lo + warp; b < t.hi; b += warps) {
-            float u[2], x[2];
-            bool take[2];
-            const float unit = masses(b, u), max = __ldcg(block_sums + b).x;
-            unsigned chosen[2];
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                take[i] = u[i] * unit > 0.0f && order_of(u[i] * unit, b, i) >= least;
-                chosen[i] = __ballot_sync(FULL, take[i]);
-                x[i] = u[i] > 0.0f ? max + log2f(u[i]) : MASKED;
-            }
-            if (!(chosen[0] | chosen[1])) continue;
-            const int first = (t.first + b) * BLOCK;
-            if (pass == 0) {
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    const i64 k = take[i] && p.any_vector_k
-                                ? row_offset(p, p.k_stride, t.b, first + 2 * lane + i) : NO_ROW;
-                    if (k != NO_ROW) send_for(p.k + k + t.kv * p.k_stride[2], p.d * p.k_size);
-                }
-                continue;
-            }
-            bool bad = false;
-#pragma unroll 1
-            for (u64 left = (u64)chosen[1] << 32 | chosen[0]; left; left &= left - 1) {
-                const int bit = __ffsll((i64)left) - 1, of = bit & 31, i = bit >> 5,
-                          j = first + 2 * of + i;
-                const i64 k = row_offset(p, p.k_stride, t.b, j);
-                float dot = 0.0f;
-#pragma unroll 4
-                for (int f = lane; f < p.d && k != NO_ROW; f += 32)
-                    dot += s.q[h % SLICE][f]
-                         * load_coded(p.k_type, p.k + k + t.kv * p.k_stride[2], f, p.k_stride[3]);
-#pragma unroll
-                for (int o = 16; o; o >>= 1) dot += __shfl_xor_sync(FULL, dot, o);
-                dot *= key_scale(p, t.b, t.kv, j);
-                const float score = k == NO_ROW ? __int_as_float(0x7fc00000)
-                                  : finished_score(p, t.head + h, dot, j - t.range.position);
-                bad |= !(score <= FLT_MAX);
-                if (lane == of) { if (i) x[1] = score; else x[0] = score; }
-            }
-            /* u, maximum and sum of the block follow */
-            float m = fmaxf(x[0], x[1]), sum = 0.0f;
-#pragma unroll
-            for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
-            const bool none = m < MASK_LIMIT;
-            if (bytes) {
-                const float top = rintf(16.0f * m);
-                unsigned code[2];
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    const float y = fminf(fmaxf(rintf(top - 16.0f * x[i]), 0.0f), 254.0f);
-                    code[i] = none || x[i] < MASK_LIMIT ? 255u : (unsigned)y;
-                    sum += stash_mass(p, (unsigned char)code[i]);
-                }
-                *(unsigned short *)(p.stash + (at + b) * BLOCK + 2 * lane)
-                    = (unsigned short)(code[1] << 8 | code[0]);
-                m = top * 0.0625f;
-            } else {
-#pragma unroll
-                for (int i = 0; i < 2; i++) sum += u[i] = none ? 0.0f : pow2(x[i] - m);
-                *(float2 *)((float *)p.stash + (at + b) * BLOCK + 2 * lane) = make_float2(u[0], u[1]);
-            }
-#pragma unroll
-            for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
-            if (lane == 0)
-                block_sums[b] = make_float2(none ? MASKED : m,
-                                                   bad ? __int_as_float(0x7fc00000) : sum);
-        }
-    return have;
+        for (int i = 0; i < 3; i++) off[i] += *in_cta(&s.off[i], r);
+    return { have, { (float)off[0], (float)off[1] * 0.0625f, (float)off[2] * 0.0625f } };
 }
 
 /* What lies in the copy's stash, as a mass. */
@@ -9381,16 +9509,23 @@ __device__ __noinline__ float dot_numbers(const params &p, const float *q, const
     return mine;
 }
 
+/* And of rescued keys, where it is more than four times what is expected, else 0. */
+template <typename T> __device__ __forceinline__ float off_variance(const T *off, float expected) {
+    const T n = off[0] > (T)1 ? off[0] : (T)1;
+    const float found = (float)((off[2] - off[1] * off[1] / n) / n) * 0.48045301f;
+    return found > 4.0f * expected ? found : 0.0f;
+}
+
 /* As santa__found_variance: log(1 + CV^2) of e^(s - s^) under the shares, or what keys that
    hold far less than the copy says let expect. Sums of w, of p^ / pi, of w r over the drawn
-   keys. */
-__device__ __forceinline__ float found_variance(float w, float share, float square) {
-    if (!(share > 0.0f)) return 0.0f;
+   keys; off: off_variance's. */
+__device__ __forceinline__ float found_variance(float w, float share, float square, float off) {
+    if (!(share > 0.0f)) return off;
     const float per = 1.0f / w, ratio = w > 0.0f ? square * per * (share * per) : 1.0f,
                 over = __logf(share) - __logf(fmaxf(w, 1e-37f));
     float found = ratio <= FLT_MAX ? __logf(fmaxf(ratio, 1.0f)) : INFINITY;
     if (over > 2.0f && share > 0.1f) found = fmaxf(found, 0.25f * over * over);
-    return w <= FLT_MAX ? found : INFINITY;
+    return w <= FLT_MAX ? fmaxf(found, off) : INFINITY;
 }
 
 __device__ __forceinline__ void write_number(const params &p, int b, int head, int column, float x) {
@@ -9506,6 +9641,8 @@ __device__ __noinline__ void rescue_of_ranks(const params &p, proxy_gather_memor
     const bool mends = p.rank_step == MEND;
     if (tid == 0) s.guard = guard_of(p, row);
     __syncthreads();
+    double *const said = p.rank_mass + row * 5 + 2; /* behind k_rank_copied's */
+    if (mends && tid < 3) said[tid] = 0.0;
     if (!s.guard.rescued) {
         for (int i = tid; i < n && !mends; i += PORTION) p.rank_best[row * n + i] = 0.0f;
         return;
@@ -9525,9 +9662,13 @@ __device__ __noinline__ void rescue_of_ranks(const params &p, proxy_gather_memor
         want = best_of_ranks(p, s.rescue, (const unsigned *)p.rank_bests + row * n, apart, n, &least);
     const double all = s.guard.total + s.guard.fixed * exp2((double)s.guard.fixed_top - (double)s.guard.m);
     float *const tell = mends ? nullptr : p.rank_best + row * n;
-    if (want > 0)
-        rescue(p, s.rescue, t, 0, s.guard.m, (float)(1.0 / all), p.block_sums + row * p.blocks + t.first,
-               want, tell);
+    if (want > 0) {
+        const rescued_keys x = rescue(p, s.rescue, (float *)&s.scan, t, 0, s.guard.m, (float)(1.0 / all),
+                                      p.block_sums + row * p.blocks + t.first, want, tell);
+#pragma unroll
+        for (int i = 0; i < 3; i++)
+            if (tid == 0 && mends) said[i] = (double)x.off[i];
+    }
     if (tid == 0 && p.rescued && mends) p.rescued[row] = want;
 }
 
@@ -9552,7 +9693,13 @@ __device__ __noinline__ void finish_of_ranks(const params &p, proxy_gather_memor
         w[2] += x.z;
         w[3] += x.w;
     }
-    const float found = found_variance(w[0], w[1], w[2]), denominator = w[0] + w[3];
+    double off[3] = { 0.0, 0.0, 0.0 };
+#pragma unroll 1
+    for (int r = 0; s.guard.rescued && r < p.ranks; r++)
+#pragma unroll
+        for (int i = 0; i < 3; i++) off[i] += p.rank_masses[(r * apart + row) * 5 + 2 + i];
+    const float found = found_variance(w[0], w[1], w[2], off_variance(off, s.guard.expected)),
+                denominator = w[0] + w[3];
     const bool again = !s.met.finite || found > p.exact_above || found == INFINITY;
     const bool bad = !again && !(fabsf(denominator) <= FLT_MAX);
     float lse, f;
@@ -9624,41 +9771,29 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
     const head_sums sum = { p.block_sums + row * p.blocks + first, nullptr, blocks, shift };
     const float *const all_spreads = p.spreads + row * p.blocks + first;
     gather_head x = { b, head, index, first, fits, sum, MASKED, 0.0 };
-    float squares = 0.0f;
     {
         const char *q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + head * p.q_stride[2];
         if (tid < p.d) memory.q[tid] = load_any(p.q_type, q + tid * p.q_stride[3]);
     }
-    s.ends[tid] = uniform(row_key(p, b), 0, random_head(p, head), (unsigned)p.q_index, 0);
+    if (tid == 0) memory.u = uniform(row_key(p, b), 0, random_head(p, head), (unsigned)p.q_index, 0);
     __syncthreads();
-    for (int f = lane; f < p.d; f += 32) squares += memory.q[f] * memory.q[f];
+    if (warp == 0) {
+        float sum = 0.0f;
+        for (int f = lane; f < p.d; f += 32) sum += memory.q[f] * memory.q[f];
 #pragma unroll
-    for (int o = 16; o; o >>= 1) squares += __shfl_xor_sync(FULL, squares, o);
+        for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
+        if (lane == 0) memory.squares = sum;
+    }
     wait_for_previous();                            /* from here on the scores are complete */
     launch_dependents();                            /* of launch_short */
     if (RANKS && tid == 0) memory.met = copied_met(p, row);
 
-    const double u = s.ends[tid];
-    /* the keys that were read exactly: the parts' sums join */
-    const float *const fixed = p.fixed + row * (p.dv + 2);
     const i64 fixed_pitch = (i64)p.batch * p.heads * (p.dv + 2);
-    float tops[FIXED_PARTS], fixed_top = MASKED, fixed_sum = 0.0f, fixed_f = 0.0f;
-#pragma unroll
-    for (int i = 0; i < FIXED_PARTS; i++)
-        fixed_top = fmaxf(fixed_top, tops[i] = fixed[i * fixed_pitch + p.dv]);
-#pragma unroll
-    for (int i = 0; i < FIXED_PARTS; i++) {
-        const float y = fixed[i * fixed_pitch + p.dv + 1],
-              z = tid < p.dv ? fixed[i * fixed_pitch + tid] : 0.0f,
-                    keep = tops[i] < MASK_LIMIT ? 0.0f : pow2(tops[i] - fixed_top);
-        fixed_sum += y == y ? keep * y : y;
-        fixed_f += keep * z;
-    }
+    float fixed_top, fixed_sum, fixed_f;
     float2 sums[KEPT];
     float spreads[KEPT], m, expected = 0.0f, lift_fixed, per_step;
     double total, all, step;
     bool light, alone = false, finite;              /* alone: of this head's portions the first does all */
-    int rescued = 0;
     auto load_sums = [&](int turn, int k) {         /* x.sum is p.mended's behind a rescue */
         const int at = (tid + turn * threads) * per, have = min(per, blocks - at);
 #pragma unroll
@@ -9669,6 +9804,24 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
     };
 #pragma unroll 1
     for (;;) {                                      /* once more behind a rescue */
+        /* the keys that were read exactly: the parts' sums join */
+        {
+            const float *const fixed = p.fixed + row * (p.dv + 2);
+            float tops[FIXED_PARTS];
+            fixed_top = MASKED;
+            fixed_sum = fixed_f = 0.0f;
+#pragma unroll
+            for (int i = 0; i < FIXED_PARTS; i++)
+                fixed_top = fmaxf(fixed_top, tops[i] = fixed[i * fixed_pitch + p.dv]);
+#pragma unroll
+            for (int i = 0; i < FIXED_PARTS; i++) {
+                const float y = fixed[i * fixed_pitch + p.dv + 1],
+                      z = tid < p.dv ? fixed[i * fixed_pitch + tid] : 0.0f,
+                            keep = tops[i] < MASK_LIMIT ? 0.0f : pow2(tops[i] - fixed_top);
+                fixed_sum += y == y ? keep * y : y;
+                fixed_f += keep * z;
+            }
+        }
         m = MASKED;
 #pragma unroll 1
         for (int turn = turns - 1; turn >= 0; turn--)
@@ -9745,7 +9898,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         if (alone) break;
         /* as santa__expected_variance: where the others hide the copy's, these may have grown;
            relative to the copy's mass */
-        const float own_variance = p.noise * (p.scale * p.scale * squares)
+        const float own_variance = p.noise * (p.scale * p.scale * memory.squares)
                                  * __fdividef(spread, (float)total),
                     beside = fixed_sum * lift_fixed / (float)total;
         expected = blocks && finite && total > 0.0
@@ -9768,10 +9921,12 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
 #pragma unroll 1
         for (int i = tid; i < blocks; i += threads) mended[i] = sum.all[i];
         __syncthreads();
-        rescued = rescue(p, memory.rescue, t, 0, m, (float)(1.0 / all), mended, p.rescue_keys);
+        const rescued_keys y = rescue(p, memory.rescue, (float *)&memory.scan, t, 0, m, (float)(1.0 / all), mended, p.rescue_keys);
+        if (tid == 0) memory.rescued = y;
         __syncthreads();
         x.sum.all = mended;
     }
+    const double u = memory.u;
     const bool redo = agreed(blocks && !finite), draws = agreed(blocks && !redo && !light && total > 0.0);
     const int portions = alone ? 1 : p.portions, each_portion = (p.samples + portions - 1) / portions;
     const int last_draw = draws ? min((index + 1) * each_portion, p.samples) : 0;
@@ -9929,7 +10084,8 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         if (tid < p.dv) write_number(p, b, head, tid, lift * fixed_f + f);
         return;
     }
-    const float found = found_variance(weights[0], weights[1], weights[2]);
+    const float found = found_variance(weights[0], weights[1], weights[2],
+                                       alone ? off_variance(memory.rescued.off, expected) : 0.0f);
     const bool again = redo || found > p.exact_above || found == INFINITY;
     /* the factor of the keys read exactly, and what joins them; the sum of exp(s) is about
        estimate * 2^top */
@@ -9955,7 +10111,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
     if (draws && !again && !(estimate > 0.0)) estimate = all * (double)denominator;
     if (tid == 0) {
         if (p.draws) p.draws[row] = draws && !again ? p.samples : 0;
-        if (p.rescued) p.rescued[row] = rescued;
+        if (p.rescued) p.rescued[row] = alone ? memory.rescued.rows : 0;
         if (p.found)
             p.found[row] = make_float4(expected, found, again ? 1.0f : 0.0f,
                                        range.begin < range.end ? 1.0f : 0.0f);
@@ -9975,7 +10131,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
 
 /* Of a head's scores from the copy what ranks tell each other: the largest, their mass; of the
    keys read exactly the largest and the sum; the variance to expect times that mass. Behind a
-   rescue the first two once more.
+   rescue the first two once more, beside rescue's sums.
    Grid: (query head, batch), 256 threads. Reads 12 bytes a block; latency-bound. */
 __global__ void __launch_bounds__(PORTION) k_rank_copied(const __grid_constant__ params p) {
     SHARED(s, rank_memory);
@@ -9986,7 +10142,7 @@ __global__ void __launch_bounds__(PORTION) k_rank_copied(const __grid_constant__
               blocks = range.from < range.to ? (range.to - 1) / BLOCK + 1 - first : 0;
     const float2 *const sums = p.block_sums + row * p.blocks + first;
     const float *const spreads = p.spreads + row * p.blocks + first;
-    const bool all = p.mass_doubles > 2;
+    const bool all = p.rank_step != MEND;           /* else rescue_of_ranks has told the others */
     float fixed_top = MASKED, fixed = 0.0f;
     double mass = 0.0, spread = 0.0, squares = 0.0;
     const float m = cta_top(sums, 0, blocks, s.tops);
@@ -10137,6 +10293,7 @@ __device__ __forceinline__ void settle_head(const params &p, draw_memory &s, con
         const float own = p.noise * (p.scale * p.scale * s.squares[h]) * (spread / (float)total);
         const double grown = copied * (double)expf(fminf(0.5f * own, 80.0f));
         s.expected[h] = good ? own * (float)(grown / (grown + fixed)) : 0.0f;
+        s.off[h] = 0.0f;
     }
     s.top[h] = top < MASK_LIMIT ? 0.0f : top;
     s.all[h] = all;
@@ -10419,41 +10576,44 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
             if (lane == 0) s.squares[h0 + warp] = squares;
         }
     }
+    bool rescued = false;
+    wait_for_previous();                            /* from here on the scores are complete */
+    launch_dependents();                            /* of launch_short */
+    /* and once more behind a rescue, for which little else is in registers */
+#pragma unroll 1
+    for (bool all = true;; all = false) {
+        if (!p.ranks) sum_parts(p, s, t, 0, t.heads);
+        cluster_sync();
+#pragma unroll 1
+        for (int i = warp; i < t.heads; i += GATHER_WARPS) settle_head(p, s, t, i, all);
+        __syncthreads();
+        if (!all || !p.copied || p.ranks) break;
+#pragma unroll 1
+        for (int h = 0; h < t.heads; h++) {
+            int rows = 0;
+            if (s.expected[h] > p.rescue_above && s.draws[h] && p.rescue_keys > 0) {
+                const rescued_keys x = rescue(p, s, (float *)s.key, t, h, s.top[h], s.inverse[h],
+                                              p.block_sums + (t.row + h) * p.blocks + t.first, p.rescue_keys);
+                rows = x.rows;
+                if (tid == 0) s.off[h] = off_variance(x.off, s.expected[h]);
+                rescued = true;
+                __syncthreads();
+            }
+            if (p.rescued && t.cta == 0 && tid == 0) p.rescued[t.row + h] = rows;
+        }
+        if (!rescued) break;
+#pragma unroll 1
+        for (int i = tid; i < DRAW_LIST; i += PORTION) s.key[i] = -1;     /* it was scratch */
+    }
     /* What is large stands here once, and each step of a CTA goes through it: MASSES, a ROUND
        of the list, LAST: heads that take all of their keys. */
     enum { MASSES, ROUND, LAST };
     i64 base = 0, teeth = 0, from = 0, to = 0, rounds = 0, round = 0;
     int mode = DRAWN;
-    bool listed = false, rescued = false;
+    bool listed = false;
 #pragma unroll 1
     for (int step = MASSES;;) {
         i64 start = 0, end = 0;
-        if (step == MASSES) {
-            wait_for_previous();                    /* from here on the scores are complete */
-            launch_dependents();                    /* of launch_short */
-            /* all heads, then those that a rescue changes */
-#pragma unroll 1
-            for (int h = -1; h < (p.copied && !p.ranks ? t.heads : 0); h++) {
-                const bool all = h < 0,
-                           now = all || (s.expected[h] > p.rescue_above && s.draws[h] && p.rescue_keys > 0);
-                int rows = 0;
-                if (now && !all) {
-                    rows = rescue(p, s, t, h, s.top[h], s.inverse[h],
-                                  p.block_sums + (t.row + h) * p.blocks + t.first, p.rescue_keys);
-                    rescued = true;
-                    __syncthreads();
-                }
-                if (now) {
-                    const int first = all ? 0 : h, behind = all ? t.heads : h + 1;
-                    if (!p.ranks) sum_parts(p, s, t, first, behind);
-                    cluster_sync();
-#pragma unroll 1
-                    for (int i = first + warp; i < behind; i += GATHER_WARPS) settle_head(p, s, t, i, all);
-                    __syncthreads();
-                }
-                if (!all && p.rescued && t.cta == 0 && tid == 0) p.rescued[t.row + h] = rows;
-            }
-        }
         if (step == ROUND) {
             start = round * DRAW_LIST;
             end = min(start + DRAW_LIST, teeth);
@@ -10591,7 +10751,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
         bool any_again = false;                     /* of the heads that this thread decides */
 #pragma unroll 1
         for (int h = warp; h < t.heads; h += GATHER_WARPS) {
-            float x[3] = { 0.0f, 0.0f, 0.0f }, found = 0.0f;
+            float x[3] = { 0.0f, 0.0f, 0.0f };
             if (p.copied) {
                 const int part = lane & (DRAW_PARTS - 1);
                 const float *y = in_cta(&s.extra[part & (t.parts - 1)][h][0], cta_of_part(p, part));
@@ -10603,15 +10763,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
                     for (int i = 0; i < 3; i++) x[i] += __shfl_xor_sync(FULL, x[i], o);
             }
             if (lane) continue;
-            /* as santa__found_variance: log(1 + CV^2) of e^(s - s^) under the shares, or what
-               keys that hold far less than the copy says let expect */
-            if (x[1] > 0.0f) {
-                const float ratio = x[0] > 0.0f ? x[2] / x[0] * (x[1] / x[0]) : 1.0f,
-                            over = logf(x[1]) - logf(fmaxf(x[0], 1e-37f));
-                found = ratio <= FLT_MAX ? logf(fmaxf(ratio, 1.0f)) : INFINITY;
-                if (over > 2.0f && x[1] > 0.1f) found = fmaxf(found, 0.25f * over * over);
-                if (!(x[0] <= FLT_MAX)) found = INFINITY;
-            }
+            const float found = p.copied ? found_variance(x[0], x[1], x[2], s.off[h]) : 0.0f;
             const float denominator = p.copied ? x[0] + s.fixed_share[h] : 1.0f;
             const bool again = p.copied && !p.ranks
                             && (s.bad[h] || found > p.exact_above || found == INFINITY);
@@ -12287,6 +12439,7 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
     if (!p.va.by_scores) {
         const int kv = blockIdx.y;
         unsigned *const bits = p.va.bits + ((i64)b * p.kv_heads + kv) * p.va.words;
+#pragma unroll 1
         for (int i = tid; i < (r.mid + 127) / 128; i += CHOOSE)
             *((uint4 *)bits + i) = make_uint4(0, 0, 0, 0);
         __syncthreads();
@@ -12501,6 +12654,7 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
     __threadfence();
     __syncthreads();
     if (tid == 0) *heads_done = 0;                  /* all keys have been looked at */
+#pragma unroll 1
     for (int i = tid; i < (r.mid + 127) / 128; i += CHOOSE) *((uint4 *)bits + i) = make_uint4(0, 0, 0, 0);
 #pragma unroll 1
     for (int g = 0; g < p.group; g++) {
@@ -12510,6 +12664,7 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
         __threadfence();
         __syncthreads();
         bool worse = false;
+#pragma unroll 1
         for (int j = r.lo + tid; j < end; j += CHOOSE) worse |= !(all[j] < INFINITY);
         const int any = __syncthreads_or(worse);
         if (tid == 0) counts[(i64)b * p.heads + h].bad = (unsigned)any;
@@ -12549,6 +12704,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_fill(const __grid_constant__ para
     if (is_shared) {
         const int sure = base_of(p, least);
         if (sure > 64 && sure <= least - sure) early = (unsigned)sure;
+#pragma unroll 1
         for (int i = tid; i < set.fours; i += CHOOSE) *((uint4 *)set.taken + i) = make_uint4(0, 0, 0, 0);
         __syncthreads();
         if (early) take_places(p, set, row_key<1>(p, b), kv, 0, early);
@@ -12574,7 +12730,9 @@ __global__ void __launch_bounds__(CHOOSE) k_va_fill(const __grid_constant__ para
     int *const list = p.va.list + item * p.va.list_pitch,
         *const others = list + whole_portions(p, fixed) * p.list_keys;
     if (blockIdx.x == 0) {
+#pragma unroll 1
         for (int i = tid; i < sinks; i += CHOOSE) list[i] = r.begin + i;
+#pragma unroll 1
         for (int i = tid; i < local; i += CHOOSE) list[fixed - local + i] = r.end - local + i;
     }
     int base = base_of(p, residual);
@@ -15783,7 +15941,8 @@ void find_boxes(const call &c, groups_params *p) {
 }
 
 /* What their tiles take: K and V of q's type of 16 bits, or of floats of 8, which are made
-   such. */
+   such; a soft cap up to TILES_CAP, since finish_rows is off by 2^-24 of it. */
+constexpr float TILES_CAP = 1024.0f;
 bool suits_tiles(const santa_attention *a) {
     const santa_dtype type = a->q.dtype, k = a->k.dtype, v = a->v.dtype;
     const i64 d = a->k.shape[3], dv = a->v.shape[3];
@@ -16620,11 +16779,10 @@ cudaError_t launch_copy_ranks(call &c) {
         return e;
     p.rank_step = MEND;
     e = launch<k_proxy_gather<false>>(c, heads, PORTION, 0, false);
-    p.rank_step = DRAW;
     p.rank_masses = (double *)(c.workspace + c.l.rank_masses);
-    p.mass_doubles = 2;
     if (e == cudaSuccess) e = launch<k_rank_copied>(c, heads, PORTION, 0, false);
-    if (e == cudaSuccess) c.gather(p.rank_mass, rows * 2 * sizeof(double), (void *)p.rank_masses);
+    p.rank_step = DRAW;
+    if (e == cudaSuccess) c.gather(p.rank_mass, rows * 5 * sizeof(double), (void *)p.rank_masses);
     return e;
 }
 
@@ -17414,11 +17572,11 @@ layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {
                  floats = (size_t)g.part_floats;
     const size_t copies = g.copy.bits && !g.has_lse ? rows : 0,
                  keys = saturating(rows, (size_t)g.rank_keys);
-    const size_t tiles = g.tiles ? rows : 0, doubles = tiles ? 8 : g.by_bins ? 3 : 2,
+    const size_t tiles = g.tiles ? rows : 0, doubles = tiles ? 8 : copies ? 5 : g.by_bins ? 3 : 2,
                  bins = g.by_bins ? rows : 0,
                  items = g.va_width ? (size_t)(g.batch * g.kv_heads) : 0,
                  counts = g.tiles ? rows : items ? (size_t)g.batch + items : (size_t)(g.batch * g.teams);
-    l.rank_mass = add_part(&l, rows, (copies ? 5 : doubles) * sizeof(double));
+    l.rank_mass = add_part(&l, rows, doubles * sizeof(double));
     l.rank_masses = add_part(&l, saturating(rows, ranks), doubles * sizeof(double));
     l.tile_list = add_part(&l, saturating(tiles, (size_t)g.tiles), sizeof(int));
     l.tile_count = add_part(&l, counts, sizeof(i64));
@@ -17551,7 +17709,7 @@ santa_status part_fits(const pipeline &row, const santa_problem *problem) {
     const santa_status s = geometry_of(row, problem, &g);
     if (s != SANTA_OK) return s;
     if (g.k_blocks && is_scaled(a)) return SANTA_ERR_BACKEND_ROW_SCALES;
-    if (g.k_blocks && !suits_tiles(a)) return SANTA_ERR_BACKEND_SPARSE;
+    if (g.k_blocks && (!suits_tiles(a) || a->soft_cap > TILES_CAP)) return SANTA_ERR_BACKEND_SPARSE;
     return layout_of(row, g, problem->o.stash).total > (size_t)PTRDIFF_MAX / 2 ? SANTA_ERR_OVERFLOW
                                                                               : SANTA_OK;
 }
@@ -17768,7 +17926,7 @@ santa_status prepare(const santa_problem *problem, void *workspace, call *c) {
     c->stream = (cudaStream_t)problem->o.stream;
     c->cores = vectors(&a->k) && p.d <= 256 && whole_pieces(p.k_type, p.d);
     c->streams = suits_rings(&a->k, p.d) && p.k_row == p.k_stride[1];
-    c->tiles = suits_tiles(a) && !is_scaled(a);
+    c->tiles = suits_tiles(a) && !is_scaled(a) && a->soft_cap <= TILES_CAP;
     return read_device(&c->card);
 }
 
