@@ -165,6 +165,20 @@ static void extras(void) {
     }
 }
 
+/* A cap far above all scores is none: what it takes off them is small, and not lost. */
+static void large_caps(void) {
+    static const float caps[] = {20.0f, 1e3f, 1e4f, 1e6f, 1e8f, 1e30f};
+    char what[64];
+    for (int i = 0; i < 6; i++)
+        for (int gain = 1; gain <= 16; gain *= 4) {
+            ref_spec s = spec_of(4, 2, 32, 130, 24);
+            s.soft_cap = caps[i];
+            s.gain     = (double)gain;
+            snprintf(what, sizeof what, "soft cap %g, gain %d", (double)caps[i], gain);
+            if (!matches(&s, what, 2e-5)) return;
+        }
+}
+
 /* The mean of |v| by the softmax: what an error of the weights is times. */
 static void means_of_sizes(ref_problem *p, int64_t step, double *mean) {
     const ref_spec *s = &p->spec;
@@ -657,6 +671,7 @@ const test_case suite_prefill[] = {
     {"rows and keys, ragged batch", lengths},
     {"layouts, page sizes", layouts_and_pages},
     {"soft cap, window, sinks, ALiBi, not causal", extras},
+    {"soft caps up to 1e30", large_caps},
     {"pairs of bf16: what is rounded, and what not", bf16_products},
     {"parts of a longer context, scales of K and V", parts_and_scales},
     {"scores up to 2^100, from 0 to -200", large_and_wide_scores},

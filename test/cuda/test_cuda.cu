@@ -2710,6 +2710,37 @@ static void proxy_rescue(void) {
     CHECK(rescued > t.rows / 3);
 }
 
+/* Rescued keys tell of a copy of other keys, of which the drawn ones may say little: such heads
+   are done again; those of a right copy are not. */
+static void proxy_rescue_tells(void) {
+    NEED_DEVICE();
+    for (santa_method method : {SANTA_SYS, SANTA_PPS})
+        for (santa_stash stash : {SANTA_STASH_F32, SANTA_STASH_U8})
+            for (int spoilt = 0; spoilt < 2; spoilt++) {
+                ref_spec s = proxy_spec(1500, 64, SANTA_BF16, 0);
+                s.batch = 3;
+                s.gain = 1.5;
+                with_copy p(s);
+                problem other([&] { ref_spec x = s; x.stream += 9; return x; }());
+                if (spoilt) {
+                    santa_attention a = other.a;
+                    a.proxy = p.a.proxy;
+                    a.proxy_bits = p.a.proxy_bits;
+                    if (santa_proxy_encode(&a, 0, s.len, NULL) != SANTA_OK) { CHECK(0); return; }
+                }
+                santa_options o = proxy_options(128, stash);
+                o.method = method;
+                o.proxy.rescue_above = 1e-9;
+                result r;
+                if (!run_on_gpu(p, o, &r)) return;
+                const int64_t heads = s.batch * s.heads;
+                CHECK_MSG(r.stats.rescued_rows == heads && r.stats.redone_rows == (spoilt ? heads : 0),
+                          "method %d, stash %d, %s copy: of %lld heads %lld rescued, %lld done again",
+                          (int)method, (int)stash, spoilt ? "a wrong" : "the right", (long long)heads,
+                          (long long)r.stats.rescued_rows, (long long)r.stats.redone_rows);
+            }
+}
+
 static void proxy_graphs(void) {
     NEED_DEVICE();
     for (int64_t requests : {1, 9}) {
@@ -2900,6 +2931,11 @@ static void selected_by_copy(void) {
     for (int64_t samples : {1, 40, 300, 5000})
         run(proxy_spec(600, 64, SANTA_BF16, 0), 4, samples, "samples");
     for (int64_t n : {1, 64, 70, 200}) run(proxy_spec(n, 64, SANTA_BF16, 0), 4, 30, "lengths");
+    for (float scale : {1e4f, 1e6f}) {                  /* scores far beyond what a byte's stash holds */
+        ref_spec s = proxy_spec(600, 64, SANTA_BF16, 0);
+        s.sm_scale = scale;
+        run(s, 4, 64, "far scores");
+    }
     for (int64_t group : {1, 5, 9}) {
         ref_spec s = proxy_spec(500, 64, SANTA_F16, 0);
         s.heads  = 2 * group;
@@ -3291,6 +3327,7 @@ static const test_case copies[] = {{"proxy_encode", proxy_encode},
                                    {"proxy_poison", both_ways<proxy_poison>},
                                    {"proxy_redo", both_ways<proxy_redo>},
                                    {"proxy_rescue", both_ways<proxy_rescue>},
+                                   {"proxy_rescue_tells", both_ways<proxy_rescue_tells>},
                                    {"proxy_graphs", both_ways<proxy_graphs>},
                                    {"proxy_errors", proxy_errors},
                                    {0, 0}};

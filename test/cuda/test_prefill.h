@@ -142,6 +142,51 @@ static void prefill_dense(void) {
     }
 }
 
+/* One key's scores far above or below all others, up to 1e30: the rows that it is above are its
+   row of V, the others do not see it. Soft caps far above all scores, which tiles leave to the
+   kernels of single rows. */
+static void prefill_far_scores(void) {
+    NEED_DEVICE();
+    for (santa_dtype type : {SANTA_BF16, SANTA_F16})
+        for (int power : {13, 27, 40, 66, 100}) {
+            const double far = ldexp(1.0, power);           /* which every type has */
+            ref_spec s = prefill_spec(4, 2, 40, 100, 64, type);
+            s.causal = 0;
+            s.gain = 1.0;
+            if (type == SANTA_F16) s.sm_scale = (float)ldexp(far, -13);
+            problem p(s);
+            for (int64_t h = 0; h < 2; h++)
+                for (int64_t j = 0; j < 100; j++)
+                    for (int64_t c = 0; c < 64; c++) {
+                        const double x = c != 3 ? 0.0 : j == 70 ? type == SANTA_F16 ? 8192.0 : far : 0.0;
+                        if (type == SANTA_F16 || c == 3) p.k[(j * 2 + h) * 64 + c] = (double)(float)x;
+                    }
+            ref_write(&p);
+            result r;
+            if (!run_on_gpu(p, options(SANTA_DENSE, 0), &r)) return;
+            int64_t off = 0;
+            std::vector<double> want(64);
+            for (int64_t i = 0; i < s.q_len; i++)
+                for (int64_t h = 0; h < s.heads; h++) {
+                    const double lse = ref_dense(&p, 0, i, h, want.data(), NULL),
+                                 got = (double)r.lse[(size_t)(i * s.heads + h)];
+                    bool good = fabs(got - lse) <= 1e-5 * fabs(lse) + 2e-4;
+                    for (int64_t c = 0; c < 64; c++)
+                        good &= fabs(ref_get(&r.out, 0, i, h, c) - want[(size_t)c]) <= weight_bound(p) + 1e-6;
+                    off += !good;
+                }
+            CHECK_MSG(off == 0, "type %d, scores of %g: %lld rows are off", (int)type, far, (long long)off);
+        }
+    for (float cap : {500.0f, 1e4f, 1e8f, 1e30f}) {
+        ref_spec s = prefill_spec(4, 2, 40, 100, 64);
+        s.soft_cap = cap;
+        problem p(s);
+        check_dense_rows(p, "large soft cap");
+        on_gpu g(p.a, options(SANTA_SAMPLE_ATTENTION, 0));
+        CHECK_STATUS(santa_check(&g.a, &g.o), cap < 1000.0f ? SANTA_OK : SANTA_ERR_BACKEND_SPARSE);
+    }
+}
+
 /* Rows [from, from + rows) of p, at the end of so many keys fewer. */
 struct part_of_prompt {
     santa_attention a;
@@ -568,6 +613,7 @@ static void prefill_errors(void) {
 }
 
 static const test_case prefill_cases[] = {{"prefill_dense", prefill_dense},
+                                          {"prefill_far_scores", prefill_far_scores},
                                           {"prefill_bits", prefill_bits},
                                           {"prefill_nan", prefill_nan},
                                           {"sparse_like_cpu", sparse_like_cpu},
