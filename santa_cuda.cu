@@ -9144,7 +9144,8 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
         };
 #pragma unroll 1
         for (int turn = 0; turn < turns; turn++) s.count[tid + turn * threads] = 0;
-        if (tid == 0) s.before = s.off[0] = s.off[1] = s.off[2] = 0;
+        if (tid == 0) s.before = 0;
+        if (tid < 3 && step == SEND) s.off[tid] = 0;    /* all have read those of a rescue before */
         __syncthreads();                            /* and tell's zeros are there */
 #pragma unroll 1
         for (int b = t.lo + tid; step == BLOCKS && b < t.hi; b += threads)
