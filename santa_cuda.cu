@@ -814,7 +814,7 @@ enum { RESCUE_BATCH = 2 };                          /* blocks of a warp at a tim
 struct alignas(16) rescue_memory : rows_memory, best_memory {
     unsigned char entry[GATHER_WARPS][RESCUE_BATCH * BLOCK];      /* chosen keys of these */
     int off[3];
-    u64 base, limit, reach;
+    unsigned reach, equal;
 };
 struct alignas(16) draw_memory : rescue_memory {
     i64 run_end[DRAW_RUNS];                         /* ticks up to and with a run: 1 << run_shift blocks */
@@ -9112,23 +9112,32 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
 __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, float *scratch, const team &t,
                                             int h, float head_top, float inverse, float2 *block_sums,
                                             int want, float *tell = nullptr) {
-    enum { BATCH = RESCUE_BATCH, FIRST = 51 };      /* bit of the first digit: 1/16 of an octave */
-    enum { BLOCKS, KEYS, TELLS, SEND, SCORE };      /* what a step does; their code stands once */
+    enum { BATCH = RESCUE_BATCH };
+    enum { BLOCKS, KEYS, TELLS, SCORE };            /* what a step does; their code stands once */
     const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), threads = (int)blockDim.x,
               warps = threads / 32, turns = PORTION / threads;
     const i64 at = (t.row + h) * p.blocks + t.first;
+    const char *const stash = p.stash;
     const bool bytes = p.stash_type != SANTA_STASH_F32;
-    /* of masses the distance in bits, or in steps of bytes; of a block the least one, or one less */
+    /* how far below: in steps of bytes, or in bits, of which digits of 1/16 of an octave are first;
+       of a block its least, or a digit less, since its largest mass may be rounded */
+    const int first_shift = bytes ? 0 : 19;
     const auto below_of = [&](float mass) {
         return (unsigned)max((int)(__float_as_uint(inverse) - __float_as_uint(mass)), 0);
     };
     const auto steps_of = [&](float top) { return (unsigned)(int)fminf(ceilf((head_top - top) * 16.0f), 4080.0f); };
     const auto unit_of = [&](float top) { return pow2(top - head_top) * inverse; };
     const auto best_of = [&](float top) {
-        const unsigned x = bytes ? steps_of(top) << 19 : below_of(unit_of(top));
-        return top < MASK_LIMIT ? ~(u64)0 : (u64)(x - min(x, 1u << 19)) << 32;
+        if (top < MASK_LIMIT) return ~0u;
+        if (bytes) return steps_of(top);
+        const unsigned x = below_of(unit_of(top));
+        return x - min(x, 1u << 19);
     };
-    if (tid == 0) { s.base = 0; s.limit = s.reach = ~(u64)0; }
+    /* keys below `lo` are in, from `end` on they are not; the same of the numbers of those that are
+       s.equal below */
+    unsigned lo = 0, end = ~0u;
+    bool ties = false;
+    if (tid == 0) s.reach = ~0u;
     int have = 0;
     float *const x = scratch + warp * BATCH * BLOCK;              /* exact scores, or the copy's */
     unsigned char *const entries = s.entry[warp];                 /* which of them are exact */
@@ -9137,23 +9146,23 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
     for (int i = tid; tell && i < want; i += threads) tell[i] = 0.0f;
     load_slice(p, s, t, h / SLICE * SLICE);
 #pragma unroll 1
-    for (int shift = FIRST, step = BLOCKS;;) {
-        const auto count = [&](u64 order) {
-            if (order >= s.base && order < s.limit)
-                atomicAdd(&s.count[min((unsigned)((order - s.base) >> shift), 255u)], 1);
+    for (int shift = first_shift, step = BLOCKS;;) {
+        const auto count = [&](unsigned below, unsigned number) {
+            const unsigned y = !ties ? below : below == s.equal ? number : ~0u;
+            if (y >= lo && y < end) atomicAdd(&s.count[min((y - lo) >> shift, 255u)], 1);
         };
 #pragma unroll 1
         for (int turn = 0; turn < turns; turn++) s.count[tid + turn * threads] = 0;
         if (tid == 0) s.before = 0;
-        if (tid < 3 && step == SEND) s.off[tid] = 0;    /* all have read those of a rescue before */
+        if (tid < 3 && step == SCORE) s.off[tid] = 0;   /* all have read those of a rescue before */
         __syncthreads();                            /* and tell's zeros are there */
 #pragma unroll 1
         for (int b = t.lo + tid; step == BLOCKS && b < t.hi; b += threads)
-            count(best_of(__ldcg(block_sums + b).x));
+            count(best_of(__ldcg(block_sums + b).x), 0);
 #pragma unroll 1
         for (int g = t.lo + warp; step != BLOCKS && g < t.hi; g += 32 * warps) {
             const float mine = g + lane * warps < t.hi ? __ldcg(block_sums + g + lane * warps).x : MASKED;
-            unsigned left = __ballot_sync(FULL, best_of(mine) < min(s.limit, s.reach));
+            unsigned left = __ballot_sync(FULL, best_of(mine) < min(ties ? s.equal + 1 : end, s.reach));
 #pragma unroll 1
             while (left) {
                 int block[BATCH], n = 0;
@@ -9167,38 +9176,38 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
                     top[k] = __shfl_sync(FULL, mine, of);
                     left &= left - 1;
                     const i64 i = (at + block[k]) * BLOCK + 2 * lane;
-                    if (bytes) entry[k][0] = __ldcg((const unsigned short *)(p.stash + i));
+                    if (bytes) entry[k][0] = __ldcg((const unsigned short *)(stash + i));
                     else {
-                        const uint2 y = __ldcg((const uint2 *)((const float *)p.stash + i));
+                        const uint2 y = __ldcg((const uint2 *)((const float *)stash + i));
                         entry[k][0] = y.x;
                         entry[k][1] = y.y;
                     }
                 }
 #pragma unroll
                 for (int k = 0; k < BATCH; k++) {
-                    const float unit = unit_of(top[k]);
-                    const unsigned steps = steps_of(top[k]);
+                    const float unit = bytes ? 0.0f : unit_of(top[k]);
+                    const unsigned steps = bytes ? steps_of(top[k]) : 0u;
                     if (bytes) {
                         entry[k][1] = entry[k][0] >> 8;
                         entry[k][0] &= 255u;
                     }
 #pragma unroll
                     for (int i = 0; i < 2; i++) {
-                        const unsigned e = entry[k][i];
-                        /* of equal bytes the same, whatever their blocks */
-                        const float mass = bytes ? e == 255 ? 0.0f : pow2((float)(steps + e) * -0.0625f)
-                                                 : __uint_as_float(e) * unit;
-                        const unsigned below = bytes ? (steps + e) << 19 : below_of(mass);
-                        const u64 order = (u64)below << 32 | (unsigned)(block[k] * BLOCK + 2 * lane + i);
-                        const bool is = k < have_blocks && mass > 0.0f;
-                        if (step == KEYS) { if (is) count(order); continue; }
-                        const bool take = is && order < s.limit;
+                        const unsigned e = entry[k][i], number = (unsigned)(block[k] * BLOCK + 2 * lane + i);
+                        const float its = bytes ? 0.0f : __uint_as_float(e) * unit;
+                        const bool is = k < have_blocks && (bytes ? e != 255u : its > 0.0f);
+                        const unsigned below = bytes ? steps + e : below_of(its);
+                        if (step == KEYS) { if (is) count(below, number); continue; }
+                        const bool take = is && (ties ? below < s.equal || (below == s.equal && number < end)
+                                                      : below < end);
                         const unsigned all = __ballot_sync(FULL, take);
                         if (take)
                             entries[n + __popc(all & ((1u << lane) - 1u))]
                                 = (unsigned char)(k * BLOCK + 2 * lane + i);
                         n += __popc(all);
-                        x[k * BLOCK + 2 * lane + i] = step == TELLS ? mass : __uint_as_float(e);
+                        /* of equal bytes the same mass, whatever their blocks */
+                        x[k * BLOCK + 2 * lane + i] = step == SCORE ? __uint_as_float(e)
+                                                    : bytes ? pow2((float)below * -0.0625f) : its;
                     }
                 }
                 if (step == KEYS) continue;
@@ -9223,8 +9232,8 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
                 }
                 __syncwarp();
 #pragma unroll 1
-                for (int from = 0; from < n; from += step == SCORE ? 4 : 32) {
-                    const int i = from + (step == SCORE ? lane >> 3 : lane), e = entries[min(i, n - 1)],
+                for (int first = 0; first < n; first += step == SCORE ? 4 : 32) {
+                    const int i = first + (step == SCORE ? lane >> 3 : lane), e = entries[min(i, n - 1)],
                               j = (t.first + block_of(e)) * BLOCK + e % BLOCK;
                     if (step == TELLS) {
                         if (i < n) tell[told + i] = x[e];
@@ -9232,10 +9241,6 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
                     }
                     const i64 row = row_offset(p, p.k_stride, t.b, j);
                     const char *const key = p.k + (row == NO_ROW ? 0 : row + t.kv * p.k_stride[2]);
-                    if (step == SEND) {
-                        if (p.any_vector_k) send_for(key, p.d * p.k_size);
-                        continue;
-                    }
                     float dot = 0.0f;               /* eight lanes to a key */
                     const bool is_half = p.k_type == SANTA_F16, is_fast = is_half || p.k_type == SANTA_BF16;
                     const int d = p.d;
@@ -9272,7 +9277,7 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
                     }
                 }
                 __syncwarp();
-                if (step != SCORE) continue;
+                if (step == TELLS) continue;
                 /* stash, maximum and sum of their blocks follow */
 #pragma unroll 1
                 for (int i = 0, k = -1; i < n; i++) {
@@ -9310,8 +9315,7 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
                 __syncwarp();
             }
         }
-        if (step >= TELLS && step != SEND) break;
-        if (step == SEND) { step = SCORE; continue; }
+        if (step >= TELLS) break;
         cluster_sync();
         /* how many have up to thread tid's one or two digits, or so many */
         const int digit = turns * tid;
@@ -9345,24 +9349,28 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
         cluster_sync();                             /* and the counts may be used up */
         if (step == BLOCKS) {
             step = KEYS;
-            if (tid == 0 && all > want && s.chosen < 255) s.reach = (u64)(s.chosen + 2) << FIRST;
+            if (tid == 0 && all > want && s.chosen < 255)
+                s.reach = (unsigned)(s.chosen + (bytes ? 1 : 2)) << first_shift;
             continue;
         }
         if (!have) have = min(want, all);
-        const bool last = s.chosen == 255 && shift == FIRST;      /* the digit of all that are further */
         bool done = all <= want;
         if (!done) {
-            if (tid == 0) {
-                s.base += (u64)s.chosen << shift;
-                if (!last) s.limit = s.base + ((u64)1 << shift);
-            }
+            const bool last = s.chosen == 255 && end == ~0u;      /* the digit of all that are further */
+            lo += (unsigned)s.chosen << shift;
+            if (!last) end = lo + (1u << shift);
             want -= s.before;
             done = s.inside <= want;
-            shift = last ? FIRST + 5
-                  : max(bytes && shift > 32 && shift <= FIRST ? 24 - __clz(max(t.blocks * BLOCK - 1, 1))
-                                                              : shift - 8, 0);
+            if (!done && !ties && shift == 0 && !last) {
+                if (tid == 0) s.equal = lo;
+                ties = true;
+                lo = 0;
+                end = 1u << 31;
+                shift = 24 - __clz(max(t.blocks * BLOCK - 1, 1));
+            } else shift = last ? first_shift + (bytes ? 4 : 3) : shift - 8;
+            shift = max(shift, 0);
         }
-        if (done) step = tell ? TELLS : SEND;
+        if (done) step = tell ? TELLS : SCORE;
         __syncthreads();
     }
     cluster_sync();
