@@ -82,10 +82,11 @@
                        head_dim_v multiples of 8, head_dim up to 256; weights are rounded to q's
                        type before they meet V. Numbers of 8 bits become that type, which has
                        them all, on their way to shared memory: exact, at a third of the speed.
-                       Other calls, and those that want std_error, take the rows one after the
-                       other, as decode does.
-                       Sample-attention wants such q, k and v, no e5m2 (from 32 rows on, or with
-                       a mask, mask_out or audit, all three of them device memory); masks are
+                       Other calls, and those that want std_error or have a soft cap above
+                       1,024, take the rows one after the other, as decode does.
+                       Sample-attention wants such q, k and v, no e5m2, and such a soft cap
+                       (from 32 rows on, or with a mask, mask_out or audit, all three of them
+                       device memory); masks are
                        the CPU's but for blocks whose mass is within rounding of the last one
                        kept. On an H100 or H200 compile with
                        -gencode=arch=compute_90a,code=sm_90a: head_dim up to 128 without soft
@@ -136,22 +137,26 @@
    TOP-K, TOP-P        Of the chosen keys K is read again, for each head. Top-k from a copy of K
                        takes the CPU's keys with a stash of 32 bits; with fewer it is faster,
                        and keys within a sixteenth of an octave of the lowest score may be
-                       others. A NaN in the copy gives NaN.
+                       others. A NaN in the copy gives NaN, and with fewer bits 64 keys whose
+                       largest score is beyond 69,300 do.
    COPY OF K           santa_proxy_encode and santa_proxy_append make it, from k of any type
                        here, on the stream and without waiting; its bytes are the CPU's but for
                        about one in 16,000, in blocks of 16 keys of 32 features one in 800: the
                        last bit of a block's scale, and numbers on the border of two codes (of
                        keys that are nearly equal many are: codes of their rounding, with gains
-                       near 0); head_dim up to
-                       512. With
-                       SANTA_SCORES_PROXY head_dim and head_dim_v are at most 256, and the copy
-                       lies on 16 bytes. What differs from the CPU: a head whose log weights are
-                       found to vary too much (exact_above), or that has a NaN, is done again by
-                       exact attention, of all its keys and by a few CTAs, and has a std_error
-                       of 0. With a stash of 8 or 16 bits masses are kept in a byte each, in
-                       steps of a sixteenth of an octave down to 2^-16 of the largest of 64
-                       keys: other draws, as good, since each is weighed with the chance that it
-                       had. Take it: it is the fastest.
+                       near 0); head_dim up to 512. With SANTA_SCORES_PROXY head_dim and
+                       head_dim_v are at most 256, and the copy lies on 16 bytes. What differs
+                       from the CPU: a head whose log weights are found to vary too much
+                       (exact_above), or that has a NaN, or in a stash of bytes 64 keys whose
+                       largest score is beyond 69,300, is done again by exact attention, of all
+                       its keys and by a few CTAs, has a std_error of 0 and draws nothing for
+                       stats. A rescue is the work of one CTA, of pps of a cluster: on an H200,
+                       with every head rescued, prop takes 131 us at 1 x 32k keys, not 26, and
+                       199 at 8 x 32k, not 68, where exact attention takes 49 and 269. Where
+                       that is too much, raise rescue_above. With a stash of 8 or 16 bits masses
+                       are kept in a byte each, in steps of a sixteenth of an octave down to
+                       2^-16 of the largest of 64 keys: other draws, as good, since each is
+                       weighed with the chance that it had. Take it: it is the fastest.
                        Of the methods prop is the fastest. pps reads fewer rows, but takes
                        longer.
    KEYS IN BUCKETS     santa_buckets_assign and SANTA_SAAP, head_dim at most 256: the same
