@@ -6994,7 +6994,7 @@ static void santa__mend_block(const int32_t *index, const float *s, int n, float
 /* The keys of a head's largest masses and others, ascending; how many. Few eights have one. */
 static int64_t santa__likely(const santa__mass *m, const float *u, int64_t want, float *p, int32_t *index) {
     const int64_t eights = m->blocks * (SANTA_BLOCK / 8);
-    float least = 0.0f, *top = p + 7 * eights;      /* what is found does not reach these before they are read */
+    float least = 0.0f, *top = p + 7 * eights;      /* are read before what is found gets there */
     uint32_t threshold = 0;
     int64_t i, k, ties, found = 0;
     for (i = 0; i < eights; i++) {
@@ -7039,7 +7039,8 @@ static int64_t santa__rescue(const santa__job *j, int64_t x, const santa__mass *
         for (k = i; k < i + n; k++) {
             const float guess = u[b * SANTA_BLOCK + index[k] % SANTA_BLOCK];
             /* its logarithm to .06, which is enough: by its bits */
-            const double about = ((double)santa__bits(guess) - 1065353216.0) * (0.6931471805599453 / 8388608.0),
+            const double about = ((double)santa__bits(guess) - 1065353216.0)
+                               * (0.6931471805599453 / 8388608.0),
                          off = SANTA__MAX((double)s[k] - (double)max[b] - about, -1e9);
             if (guess < 3e-5f) continue;
             head->known[0] += 1.0;

@@ -6368,7 +6368,8 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_const
                 float late = 0.0f, early = 0.0f;
 #pragma unroll
                 for (int i = 0; i < 16; i++) {
-                    const float x = pow2(__fsub_rn(__fmul_rn(s[i / 2][2 * e + i % 2], factor), row.x)) * row.y;
+                    const float x = pow2(__fsub_rn(__fmul_rn(s[i / 2][2 * e + i % 2], factor), row.x))
+                                  * row.y;
                     if (8 * (i / 2) + i % 2 <= cut) late += x; else early += x;
                 }
                 const bool second = (lag >> p.block_shift) > lowest;
@@ -9107,11 +9108,9 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
    first of blocks, by their likeliest keys, since other blocks than `want` need no look. A warp
    looks at RESCUE_BATCH blocks at a time. scratch: for each warp the scores of so many. tell:
    NULL, or only their masses go there, in any order, and zeros behind: `want` in all. */
-/* cluster_sync as a call, where there are many and none is on the way of a short kernel. */
-
-__device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, float *scratch, const team &t,
-                                            int h, float head_top, float inverse, float2 *block_sums,
-                                            int want, float *tell = nullptr) {
+__device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, float *scratch,
+                                            const team &t, int h, float head_top, float inverse,
+                                            float2 *block_sums, int want, float *tell = nullptr) {
     enum { BATCH = RESCUE_BATCH };
     enum { BLOCKS, KEYS, TELLS, SCORE };            /* what a step does; their code stands once */
     const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), threads = (int)blockDim.x,
@@ -9119,13 +9118,15 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
     const i64 at = (t.row + h) * p.blocks + t.first;
     const char *const stash = p.stash;
     const bool bytes = p.stash_type != SANTA_STASH_F32;
-    /* how far below: in steps of bytes, or in bits, of which digits of 1/16 of an octave are first;
-       of a block its least, or a digit less, since its largest mass may be rounded */
+    /* how far below: in steps of bytes, or in bits, whose first digits are 1/16 of an octave; of
+       a block its least, or a digit less, since its largest mass may be rounded */
     const int first_shift = bytes ? 0 : 19;
     const auto below_of = [&](float mass) {
         return (unsigned)max((int)(__float_as_uint(inverse) - __float_as_uint(mass)), 0);
     };
-    const auto steps_of = [&](float top) { return (unsigned)(int)fminf(ceilf((head_top - top) * 16.0f), 4080.0f); };
+    const auto steps_of = [&](float top) {
+        return (unsigned)(int)fminf(ceilf((head_top - top) * 16.0f), 4080.0f);
+    };
     const auto unit_of = [&](float top) { return pow2(top - head_top) * inverse; };
     const auto best_of = [&](float top) {
         if (top < MASK_LIMIT) return ~0u;
@@ -9133,8 +9134,8 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
         const unsigned x = below_of(unit_of(top));
         return x - min(x, 1u << 19);
     };
-    /* keys below `lo` are in, from `end` on they are not; the same of the numbers of those that are
-       s.equal below */
+    /* keys below `lo` are in, from `end` on they are not; the same of the numbers of those that
+       are s.equal below */
     unsigned lo = 0, end = ~0u;
     bool ties = false;
     if (tid == 0) s.reach = ~0u;
@@ -9193,13 +9194,14 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
                     }
 #pragma unroll
                     for (int i = 0; i < 2; i++) {
-                        const unsigned e = entry[k][i], number = (unsigned)(block[k] * BLOCK + 2 * lane + i);
+                        const unsigned e = entry[k][i],
+                                       number = (unsigned)(block[k] * BLOCK + 2 * lane + i);
                         const float its = bytes ? 0.0f : __uint_as_float(e) * unit;
                         const bool is = k < have_blocks && (bytes ? e != 255u : its > 0.0f);
                         const unsigned below = bytes ? steps + e : below_of(its);
                         if (step == KEYS) { if (is) count(below, number); continue; }
-                        const bool take = is && (ties ? below < s.equal || (below == s.equal && number < end)
-                                                      : below < end);
+                        const bool take = is && (!ties ? below < end
+                                                 : below < s.equal || (below == s.equal && number < end));
                         const unsigned all = __ballot_sync(FULL, take);
                         if (take)
                             entries[n + __popc(all & ((1u << lane) - 1u))]
@@ -9252,7 +9254,8 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
                             for (int i = 0; i < 4; i++) {
                                 const unsigned y = i == 0 ? w.x : i == 1 ? w.y : i == 2 ? w.z : w.w;
                                 const float2 z = is_half ? __half22float2(*(const __half2 *)&y)
-                                    : make_float2(__uint_as_float(y << 16), __uint_as_float(y & 0xffff0000u));
+                                                        : make_float2(__uint_as_float(y << 16),
+                                                                      __uint_as_float(y & 0xffff0000u));
                                 dot += q[f + 2 * i] * z.x + q[f + 2 * i + 1] * z.y;
                             }
                         }
@@ -9300,7 +9303,8 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
                         };
                         const unsigned low = code_of(y.x), high = code_of(y.y);
                         *(unsigned short *)(p.stash + to) = (unsigned short)(high << 8 | low);
-                        y = make_float2(stash_mass(p, (unsigned char)low), stash_mass(p, (unsigned char)high));
+                        y.x = stash_mass(p, (unsigned char)low);
+                        y.y = stash_mass(p, (unsigned char)high);
                         m = top16 * 0.0625f;
                     } else {
                         y = none ? make_float2(0.0f, 0.0f) : make_float2(pow2(y.x - m), pow2(y.y - m));
@@ -9310,7 +9314,8 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
 #pragma unroll
                     for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
                     if (lane == 0)
-                        block_sums[b] = make_float2(none ? MASKED : m, bad ? __int_as_float(0x7fc00000) : sum);
+                        block_sums[b] = make_float2(none ? MASKED : m,
+                                                    bad ? __int_as_float(0x7fc00000) : sum);
                 }
                 __syncwarp();
             }
@@ -9340,7 +9345,8 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
             all += s.warp_count[i];
         }
         more -= next;
-        const bool first = more >= want && more - n < want, second = next && more + next >= want && more < want;
+        const bool first = more >= want && more - n < want,
+                   second = next && more + next >= want && more < want;
         if (first || second) {
             s.chosen = digit + second;
             s.before = second ? more : more - n;
@@ -9930,7 +9936,8 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
 #pragma unroll 1
         for (int i = tid; i < blocks; i += threads) mended[i] = sum.all[i];
         __syncthreads();
-        const rescued_keys y = rescue(p, memory.rescue, (float *)&memory.scan, t, 0, m, (float)(1.0 / all), mended, p.rescue_keys);
+        const rescued_keys y = rescue(p, memory.rescue, (float *)&memory.scan, t, 0, m, (float)(1.0 / all),
+                                      mended, p.rescue_keys);
         if (tid == 0) memory.rescued = y;
         __syncthreads();
         x.sum.all = mended;
@@ -10602,7 +10609,8 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
             int rows = 0;
             if (s.expected[h] > p.rescue_above && s.draws[h] && p.rescue_keys > 0) {
                 const rescued_keys x = rescue(p, s, (float *)s.key, t, h, s.top[h], s.inverse[h],
-                                              p.block_sums + (t.row + h) * p.blocks + t.first, p.rescue_keys);
+                                              p.block_sums + (t.row + h) * p.blocks + t.first,
+                                              p.rescue_keys);
                 rows = x.rows;
                 if (tid == 0) s.off[h] = off_variance(x.off, s.expected[h]);
                 rescued = true;

@@ -172,7 +172,8 @@ static void prefill_far_scores(void) {
                                  got = (double)r.lse[(size_t)(i * s.heads + h)];
                     bool good = fabs(got - lse) <= 1e-5 * fabs(lse) + 2e-4;
                     for (int64_t c = 0; c < 64; c++)
-                        good &= fabs(ref_get(&r.out, 0, i, h, c) - want[(size_t)c]) <= weight_bound(p) + 1e-6;
+                        good &= fabs(ref_get(&r.out, 0, i, h, c) - want[(size_t)c])
+                             <= weight_bound(p) + 1e-6;
                     off += !good;
                 }
             CHECK_MSG(off == 0, "type %d, scores of %g: %lld rows are off", (int)type, far, (long long)off);
