@@ -9104,10 +9104,10 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
 
 /* The exact scores of a head's `want` likeliest keys take the place of the copy's, as
    santa__rescue has it. block_sums: from t.first on. A key's order is how far its mass is below
-   the head's largest, then its number. 8 bits at a time, the cluster counts how many have which:
-   first of blocks, by their likeliest keys, since other blocks than `want` need no look. A warp
-   looks at RESCUE_BATCH blocks at a time. scratch: for each warp the scores of so many. tell:
-   NULL, or only their masses go there, in any order, and zeros behind: `want` in all. */
+   the head's largest, then its number. 8 bits at a time, the cluster counts how many have
+   which: first of blocks, by their likeliest keys, since other blocks than `want` need no look.
+   A warp looks at RESCUE_BATCH blocks at a time. scratch: for each warp the scores of so many.
+   tell: NULL, or only their masses go there, in any order, and zeros behind: `want` in all. */
 __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, float *scratch,
                                             const team &t, int h, float head_top, float inverse,
                                             float2 *block_sums, int want, float *tell = nullptr) {
@@ -9118,8 +9118,8 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
     const i64 at = (t.row + h) * p.blocks + t.first;
     const char *const stash = p.stash;
     const bool bytes = p.stash_type != SANTA_STASH_F32;
-    /* how far below: in steps of bytes, or in bits, whose first digits are 1/16 of an octave; of
-       a block its least, or a digit less, since its largest mass may be rounded */
+    /* how far below: in steps of bytes, or in bits, whose first digits are 1/16 of an octave;
+       of a block its least, or a digit less, since its largest mass may be rounded */
     const int first_shift = bytes ? 0 : 19;
     const auto below_of = [&](float mass) {
         return (unsigned)max((int)(__float_as_uint(inverse) - __float_as_uint(mass)), 0);

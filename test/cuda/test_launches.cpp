@@ -2195,7 +2195,7 @@ static void copies_over_ranks(void) {
             x.o.proxy.rescue_keys = has_rescue ? (int64_t)keys : SANTA_NONE;
             x.a.proxy = address(R_COPY);
             x.stats = (santa_stats *)address(R_STATS);
-            const size_t told[2][4] = {{40, 16, 0, 0}, {40, 4 * keys, 16, 16}};
+            const size_t told[2][4] = {{40, 16, 0, 0}, {40, 4 * keys, 40, 16}};
             const char *const behind[2][4] = {{"k_rank_copied", "k_proxy_gather<true>", "", ""},
                                               {"k_rank_copied", "k_proxy_gather<false>", "k_rank_copied",
                                                "k_proxy_gather<true>"}};
