@@ -504,11 +504,11 @@
                             alike which heads are to be rescued; if some are, the 4 *
                             rescue_keys of each of these (its likeliest keys here: those of all
                             ranks are chosen among them) and 16 a head; 8 a head, or a KV head
-                            with pps, which place each rank in the comb; 40 a head of what was
+                            with pps, which place each rank in the comb; 64 a head of what was
                             drawn; if some head is then done again with exact scores, 16 a head,
                             and with pps 8. Then the sums. On a GPU, for each query row: 40
                             bytes a head; if the options have a rescue, 4 * rescue_keys a head,
-                            then 16, whether one is rescued or not; with pps 8 a KV head; 16 of
+                            then 40, whether one is rescued or not; with pps 8 a KV head; 16 of
                             what was drawn. Then the results: a head done again is merged as
                             dense.
                             First and last keys are the context's: give context_lens. The rows
@@ -518,7 +518,7 @@
                             With kv_start the first keys are those of the rank that it ends in,
                             fewer (and other rows) where that rank ends sooner. Top-k may take
                             its scores from one, too, where a NaN gives NaN: the 40 bytes a
-                            head, 4 * num_samples, however many, 40 of what was taken, then the
+                            head, 4 * num_samples, however many, 64 of what was taken, then the
                             sums. On a GPU 4 * num_samples, then the results, as with exact
                             scores.
    Refused: saap, sample-attention, lists of keys, a predictor of heavy tokens, dense_below,

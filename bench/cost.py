@@ -80,8 +80,8 @@ def exchanges(method, shape):
             "flash": [64 * heads, 8 * heads, sums],
             "pps": [16 * heads, 8 * kv_heads, (8 * d + 12) * heads],
             "top-k": [4 * SAMPLES * heads, sums + 4 * heads],
-            "prop, copy": [40 * heads, 4 * RESCUED * heads, 16 * heads, 16 * heads, sums],
-            "pps, copy": [40 * heads, 4 * RESCUED * heads, 16 * heads, 8 * kv_heads, 16 * heads, sums],
+            "prop, copy": [40 * heads, 4 * RESCUED * heads, 40 * heads, 16 * heads, sums],
+            "pps, copy": [40 * heads, 4 * RESCUED * heads, 40 * heads, 8 * kv_heads, 16 * heads, sums],
             "top-k, copy": [4 * SAMPLES * heads, sums + 4 * heads]}
     return [shape.batch * b for b in sent[method]]
 
