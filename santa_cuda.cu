@@ -894,9 +894,11 @@ struct proxy_gather_memory {
         struct { i64 at[32]; float weight[32]; };   /* a warp's drawn rows: bytes from p.k or p.v, weight */
         alignas(16) float sum[PROXY_DIM];           /* then the sums of its rows */
     } warps[GATHER_WARPS];
-    float spreads[GATHER_WARPS], weights[GATHER_WARPS][3], squares;
-    int last_one;
+    float spreads[GATHER_WARPS], weights[GATHER_WARPS][3];
+    /* of q, and where the comb begins: here, as registers are short beside a rescue */
+    float squares;
     double u;
+    int last_one;
     union { attend_memory<1> redo; rescue_memory rescue; };
     float state[PROXY_DIM + 2];
     copied_rank met;                                /* with p.ranks */
