@@ -813,7 +813,7 @@ struct best_keys_memory : best_memory { double scratch[GATHER_WARPS]; };
 enum { RESCUE_BATCH = 2 };                          /* blocks of a warp at a time */
 struct alignas(16) rescue_memory : rows_memory, best_memory {
     unsigned char entry[GATHER_WARPS][RESCUE_BATCH * BLOCK];      /* chosen keys of these */
-    int off[3];
+    i64 off[3];
     unsigned reach, equal;
 };
 struct alignas(16) draw_memory : rescue_memory {
@@ -6270,6 +6270,12 @@ __device__ __forceinline__ i64 unit_at(const params &p, int b, int head, int u) 
     return ((i64)b * p.heads + head) * p.units + u;
 }
 
+/* A key's share of its row, of which x is the largest score in base 2, y one over the sum. The
+   product is rounded as the largest one's was, see new_maxima. */
+__device__ __forceinline__ float share_in_row(float s, float factor, float2 row) {
+    return pow2(__fsub_rn(__fmul_rn(s, factor), row.x)) * row.y;
+}
+
 /* Scores of a unit's rows against the keys of a split, SAMPLE_BLOCKS blocks, of one head.
    Grid: (units x splits, head, batch). A CTA of 4 warps; a warp owns 16 rows, as in k_prefill.
    AT_MAXIMA writes each row's highest score and sum of exp: p.row_sums. AT_MASSES writes for
@@ -6370,8 +6376,7 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_const
                 float late = 0.0f, early = 0.0f;
 #pragma unroll
                 for (int i = 0; i < 16; i++) {
-                    const float x = pow2(__fsub_rn(__fmul_rn(s[i / 2][2 * e + i % 2], factor), row.x))
-                                  * row.y;
+                    const float x = share_in_row(s[i / 2][2 * e + i % 2], factor, row);
                     if (8 * (i / 2) + i % 2 <= cut) late += x; else early += x;
                 }
                 const bool second = (lag >> p.block_shift) > lowest;
@@ -6398,7 +6403,7 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_const
                 float x = 0.0f;
 #pragma unroll
                 for (int i = 0; i < 16; i++)
-                    x += pow2(__fsub_rn(__fmul_rn(s[i / 2][2 * e + i % 2], factor), row.x)) * row.y;
+                    x += share_in_row(s[i / 2][2 * e + i % 2], factor, row);
                 if (kept >> (second ? 1 : 0) & 1u) den[e] += x;
             }
         }
@@ -9274,9 +9279,9 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
                         /* whole numbers, whose sums have no order */
                         const float guess = x[e], off = fminf(fmaxf(score - guess, -64.0f), 64.0f);
                         if (guess > __ldcg(block_sums + block_of(e)).x - 15.0f) {
-                            atomicAdd(&s.off[0], 1);
-                            atomicAdd(&s.off[1], (int)rintf(16.0f * off));
-                            atomicAdd(&s.off[2], (int)rintf(16.0f * off * off));
+                            atomicAdd((u64 *)&s.off[0], (u64)1);
+                            atomicAdd((u64 *)&s.off[1], (u64)(i64)rintf(16.0f * off));
+                            atomicAdd((u64 *)&s.off[2], (u64)rintf(16.0f * off * off));
                         }
                         x[e] = score;
                     }
@@ -9382,7 +9387,7 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
         __syncthreads();
     }
     cluster_sync();
-    int off[3] = { 0, 0, 0 };
+    i64 off[3] = { 0, 0, 0 };
 #pragma unroll 1
     for (int r = 0; r < 1 << p.cluster_shift; r++)
 #pragma unroll
@@ -15967,7 +15972,7 @@ bool suits_tiles(const santa_attention *a) {
     const i64 d = a->k.shape[3], dv = a->v.shape[3];
     return (type == SANTA_F16 || type == SANTA_BF16) && (k == type || is_eight(k))
         && (v == type || is_eight(v)) && in_pieces(&a->q) && in_pieces(&a->k) && in_pieces(&a->v)
-        && d % 8 == 0 && d <= 256 && dv % 8 == 0;
+        && d % 8 == 0 && d <= 256 && dv % 8 == 0 && a->soft_cap <= TILES_CAP;
 }
 
 /* Tiles of so many heads at most, and of rows whose number is a power of two, at most `rows`,
@@ -17728,7 +17733,7 @@ santa_status part_fits(const pipeline &row, const santa_problem *problem) {
     const santa_status s = geometry_of(row, problem, &g);
     if (s != SANTA_OK) return s;
     if (g.k_blocks && is_scaled(a)) return SANTA_ERR_BACKEND_ROW_SCALES;
-    if (g.k_blocks && (!suits_tiles(a) || a->soft_cap > TILES_CAP)) return SANTA_ERR_BACKEND_SPARSE;
+    if (g.k_blocks && !suits_tiles(a)) return SANTA_ERR_BACKEND_SPARSE;
     return layout_of(row, g, problem->o.stash).total > (size_t)PTRDIFF_MAX / 2 ? SANTA_ERR_OVERFLOW
                                                                               : SANTA_OK;
 }
@@ -17945,7 +17950,7 @@ santa_status prepare(const santa_problem *problem, void *workspace, call *c) {
     c->stream = (cudaStream_t)problem->o.stream;
     c->cores = vectors(&a->k) && p.d <= 256 && whole_pieces(p.k_type, p.d);
     c->streams = suits_rings(&a->k, p.d) && p.k_row == p.k_stride[1];
-    c->tiles = suits_tiles(a) && !is_scaled(a) && a->soft_cap <= TILES_CAP;
+    c->tiles = suits_tiles(a) && !is_scaled(a);
     return read_device(&c->card);
 }
 
