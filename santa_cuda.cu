@@ -813,7 +813,7 @@ struct best_keys_memory : best_memory { double scratch[GATHER_WARPS]; };
 enum { RESCUE_BATCH = 2 };                          /* blocks of a warp at a time */
 struct alignas(16) rescue_memory : rows_memory, best_memory {
     unsigned char entry[GATHER_WARPS][RESCUE_BATCH * BLOCK];      /* chosen keys of these */
-    i64 off[3];
+    int tally[3];                                   /* rescued_keys' sums, from the second in 16ths */
     unsigned reach, equal;
 };
 struct alignas(16) draw_memory : rescue_memory {
@@ -5549,7 +5549,7 @@ __device__ __forceinline__ float new_maxima(float factor, float bits, float (&s)
         keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(__fsub_rn(__fmul_rn(top[e], factor), base[e]));
         top[e] = now[e][0];
     }
-    if (__builtin_expect(__any_sync(FULL, fmaxf(fabsf(base[0]), fabsf(base[1])) > 65536.0f), 0)) {
+    if (__builtin_expect(fmaxf(fabsf(base[0]), fabsf(base[1])) > 65536.0f, 0)) {
         /* a product that is not rounded would differ from the maximum's by whole powers of 2 */
 #pragma unroll
         for (int i = 0; i < NB; i++)
@@ -9162,7 +9162,7 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
 #pragma unroll 1
         for (int turn = 0; turn < turns; turn++) s.count[tid + turn * threads] = 0;
         if (tid == 0) s.before = 0;
-        if (tid < 3 && step == SCORE) s.off[tid] = 0;   /* all have read those of a rescue before */
+        if (tid < 3 && step == SCORE) s.tally[tid] = 0; /* all have read those of a rescue before */
         __syncthreads();                            /* and tell's zeros are there */
 #pragma unroll 1
         for (int b = t.lo + tid; step == BLOCKS && b < t.hi; b += threads)
@@ -9276,12 +9276,12 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
                     const float score = row == NO_ROW ? __int_as_float(0x7fc00000)
                                       : finished_score(p, t.head + h, dot, j - t.range.position);
                     if ((lane & 7) == 0 && i < n) {
-                        /* whole numbers, whose sums have no order */
-                        const float guess = x[e], off = fminf(fmaxf(score - guess, -64.0f), 64.0f);
+                        /* whole numbers, whose sums have no order; half a million keys fit */
+                        const float guess = x[e], off = fminf(fmaxf(score - guess, -16.0f), 16.0f);
                         if (guess > __ldcg(block_sums + block_of(e)).x - 15.0f) {
-                            atomicAdd((u64 *)&s.off[0], (u64)1);
-                            atomicAdd((u64 *)&s.off[1], (u64)(i64)rintf(16.0f * off));
-                            atomicAdd((u64 *)&s.off[2], (u64)rintf(16.0f * off * off));
+                            atomicAdd(&s.tally[0], 1);
+                            atomicAdd(&s.tally[1], (int)rintf(16.0f * off));
+                            atomicAdd(&s.tally[2], (int)rintf(16.0f * off * off));
                         }
                         x[e] = score;
                     }
@@ -9387,11 +9387,11 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
         __syncthreads();
     }
     cluster_sync();
-    i64 off[3] = { 0, 0, 0 };
+    int off[3] = { 0, 0, 0 };
 #pragma unroll 1
     for (int r = 0; r < 1 << p.cluster_shift; r++)
 #pragma unroll
-        for (int i = 0; i < 3; i++) off[i] += *in_cta(&s.off[i], r);
+        for (int i = 0; i < 3; i++) off[i] += *in_cta(&s.tally[i], r);
     return { have, { (float)off[0], (float)off[1] * 0.0625f, (float)off[2] * 0.0625f } };
 }
 
