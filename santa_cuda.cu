@@ -810,11 +810,12 @@ struct alignas(16) rows_memory {
 /* What a CTA chooses with among the best of all ranks, see best_of_ranks. */
 struct best_memory { int count[PORTION], warp_count[GATHER_WARPS], chosen, before, inside, counts[3]; };
 struct best_keys_memory : best_memory { double scratch[GATHER_WARPS]; };
-enum { RESCUE_BATCH = 2 };                          /* blocks of a warp at a time */
+enum { RESCUE_KEYS = 128 };                         /* of a warp's list, see rescue; two blocks' at least */
 struct alignas(16) rescue_memory : rows_memory, best_memory {
-    unsigned char entry[GATHER_WARPS][RESCUE_BATCH * BLOCK];      /* chosen keys of these */
+    unsigned char start[GATHER_WARPS * RESCUE_KEYS];              /* in these, of blocks */
+    int other_count[PORTION];                       /* counts take turns */
     int tally[3];                                   /* rescued_keys' sums, from the second in 16ths */
-    unsigned reach, equal;
+    unsigned equal;
 };
 struct alignas(16) draw_memory : rescue_memory {
     i64 run_end[DRAW_RUNS];                         /* ticks up to and with a run: 1 << run_shift blocks */
@@ -838,7 +839,7 @@ struct alignas(16) draw_memory : rescue_memory {
     unsigned word;
 };
 static_assert(sizeof(draw_memory) % 16 == 0, "what follows is aligned");
-enum { RESCUE_SCRATCH = GATHER_WARPS * RESCUE_BATCH * BLOCK * 4 };        /* bytes */
+enum { RESCUE_SCRATCH = GATHER_WARPS * RESCUE_KEYS * 8 };         /* bytes */
 static_assert(sizeof(draw_memory::key) + sizeof(draw_memory::chance) >= RESCUE_SCRATCH
                   && sizeof(scan_memory<comb>) >= RESCUE_SCRATCH, "rescue's scratch");
 
@@ -7332,7 +7333,7 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
                         double x = 0.0;
 #pragma unroll 1
                         for (int k = i + r; k < to; k += combs)
-                            x += weight(k) * (p.v_scales.data ? scaled(k) : value(k));
+                            x += weight(k) * scaled(k);
                         sum += x;
                         squares += x * x;
                     }
@@ -7348,7 +7349,7 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
             for (int i = part; i < count; i += ERROR_PARTS) {
                 double x = 0.0;
 #pragma unroll 1
-                for (int k = i; k < n; k += step) x += p.v_scales.data ? scaled(k) : value(k);
+                for (int k = i; k < n; k += step) x += scaled(k);
                 sum += x;
                 squares += x * x;
             }
@@ -8133,6 +8134,10 @@ __device__ __forceinline__ void load_slice(const params &p, rows_memory &s, cons
     __syncthreads();
 }
 
+__device__ __noinline__ void load_slice_rarely(const params &p, rows_memory &s, const team &t, int h0) {
+    load_slice(p, s, t, h0);
+}
+
 /* The share that the draw gives a key in a head: its mass times its block's unit. */
 __device__ __forceinline__ float drawn_share_of(const params &p, i64 row, int j) {
     const i64 block = row * p.blocks + j / BLOCK, at = block * BLOCK + j % BLOCK;
@@ -8153,7 +8158,7 @@ __device__ __forceinline__ float drawn_share_of(const params &p, i64 row, int j)
 __device__ __noinline__ float dot_plain(const params &p, const float *q, const char *row, int lane) {
     float sum = 0.0f;
 #pragma unroll 1
-    for (int f = lane; f < p.d; f += 4) sum += q[f] * load_coded(p.k_type, row, f, p.k_stride[3]);
+    for (int f = lane; f < p.d; f += 4) sum += q[f] * load_listed(p.k_type, row, f, p.k_stride[3]);
     return sum;
 }
 
@@ -9109,35 +9114,241 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
     }
 }
 
+/* Which of four bytes are below c, 0 to 256: bit i for byte i. */
+__device__ __forceinline__ unsigned bytes_below(unsigned w, int c) {
+    const unsigned all = (unsigned)(c + 255) * 0x10001u, even = all - (w & 0x00ff00ffu),
+                   odd = all - (w >> 8 & 0x00ff00ffu),
+                   x = (even >> 8 & 0x00010001u) | (odd >> 7 & 0x00020002u);
+    return (x | x >> 14) & 15u;
+}
+
+/* How far a block's largest mass is below the head's, in steps of bytes. */
+__device__ __forceinline__ unsigned steps_below(float head_top, float top) {
+    return (unsigned)(int)fminf(ceilf((head_top - top) * 16.0f), 4080.0f);
+}
+
+/* A lane's quarter of a block: of bytes 16 that lie together, of other masses four fours, which
+   alternate with the other lanes'. A place is 64 * block + 16 * quarter + which of these. */
+struct quarter_block { uint4 w[4]; };
+
+__device__ __forceinline__ int key_of(unsigned place, bool bytes) {
+    return (int)(bytes ? place : (place & ~63u) | (place & 12u) << 2 | (place >> 2 & 12u) | (place & 3u));
+}
+__device__ __forceinline__ quarter_block load_quarter(const uint4 *from, bool bytes) {
+    quarter_block x;
+    x.w[0] = __ldcg(from);
+#pragma unroll
+    for (int k = 1; k < 4; k++) x.w[k] = bytes ? x.w[0] : __ldcg(from + 4 * k);
+    return x;
+}
+/* Four of them; by selects, as registers have no index. */
+__device__ __forceinline__ uint4 four_of(const quarter_block &x, int k, bool bytes) {
+    uint4 y = k == 0 ? x.w[0] : k == 1 ? x.w[1] : k == 2 ? x.w[2] : x.w[3];
+    if (!bytes) return y;
+    const unsigned z = k == 0 ? y.x : k == 1 ? y.y : k == 2 ? y.z : y.w;
+    return make_uint4(z & 255u, z >> 8 & 255u, z >> 16 & 255u, z >> 24);
+}
+__device__ __forceinline__ unsigned one_of(const uint4 &y, int i) {
+    return i == 0 ? y.x : i == 1 ? y.y : i == 2 ? y.z : y.w;
+}
+
+/* A warp's keys of a rescue, blocks in order. place: block, the lane's quarter, which of its 16;
+   value: how far below the head's largest mass theirs is, then their exact scores. */
+struct rescue_list { unsigned *place, *value; unsigned char *start; int n; };
+
+/* Exact scores for them, and stash, maximum and sum of their blocks follow: eight lanes have a
+   key's row, four a block. */
+__device__ __forceinline__ void mend(const params &p, rescue_memory &s, const team &t, int h, float inverse,
+                                  float head_top, float2 *block_sums, const rescue_list x, float *tell) {
+    const int lane = threadIdx.x & 31, quarter = lane & 3, d = p.d;
+    const bool bytes = p.stash_type != SANTA_STASH_F32, is_half = p.k_type == SANTA_F16,
+               is_fast = p.any_vector_k && (is_half || p.k_type == SANTA_BF16);
+    const float *const q = s.q[h % SLICE];
+    const int size = bytes ? 1 : 4;
+    char *const stash = p.stash + ((t.row + h) * p.blocks + t.first) * (BLOCK * size);
+    if (tell) {
+        int told = 0;
+        if (lane == 0) told = atomicAdd(&s.before, x.n);
+        told = __shfl_sync(FULL, told, 0);
+#pragma unroll 1
+        for (int i = lane; i < x.n; i += 32)
+            /* of equal bytes the same mass, whatever their blocks */
+            tell[told + i] = bytes ? pow2((float)x.value[i] * -0.0625f)
+                                   : __uint_as_float(__float_as_uint(inverse) - x.value[i]);
+        __syncwarp();
+        return;
+    }
+#pragma unroll 1
+    for (int first = 0; first < x.n; first += 32) {
+        const int i = min(first + lane, x.n - 1), j = t.first * BLOCK + key_of(x.place[i], bytes);
+        const i64 row = row_offset(p, p.k_stride, t.b, j),
+                  at = row == NO_ROW ? 0 : row + t.kv * p.k_stride[2];
+        if (p.any_vector_k) send_for(p.k + at, d * p.k_size);
+        const float top = __ldcg(block_sums + x.place[i] / BLOCK).x;
+        float dot = 0.0f;
+#pragma unroll 1
+        for (int of = 0; agreed(of < 32 && first + of < x.n); of += 4) {
+            const char *const key = p.k + __shfl_sync(FULL, at, of + (lane >> 3));
+            float sum = 0.0f;
+            if (is_fast)
+#pragma unroll 2
+                for (int f = 8 * (lane & 7); f < d; f += 64) {
+                    const uint4 w = __ldg((const uint4 *)(key + 2 * f));
+#pragma unroll
+                    for (int k = 0; k < 4; k++) {
+                        const unsigned y = one_of(w, k);
+                        const float2 z = is_half ? __half22float2(*(const __half2 *)&y)
+                                                : make_float2(__uint_as_float(y << 16),
+                                                              __uint_as_float(y & 0xffff0000u));
+                        sum += q[f + 2 * k] * z.x + q[f + 2 * k + 1] * z.y;
+                    }
+                }
+            else
+#pragma unroll 1
+                for (int f = lane & 7; f < d; f += 8)
+                    sum += q[f] * load_listed(p.k_type, key, f, p.k_stride[3]);
+#pragma unroll
+            for (int o = 4; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
+            const float y = __shfl_sync(FULL, sum, 8 * quarter);
+            if ((lane & ~3) == of) dot = y;
+        }
+        dot *= key_scale(p, t.b, t.kv, j);
+        const float score = row == NO_ROW ? __int_as_float(0x7fc00000)
+                          : finished_score(p, t.head + h, dot, j - t.range.position);
+        if (first + lane < x.n) {
+            /* whole numbers, whose sums have no order; half a million keys fit */
+            const unsigned below = x.value[i];
+            const float its = __uint_as_float(__float_as_uint(inverse) - below),
+                        guess = bytes ? top + (float)(below - steps_below(head_top, top)) * -0.0625f
+                                      : head_top + __log2f(__fdividef(its, inverse)),
+                        off = fminf(fmaxf(score - guess, -16.0f), 16.0f);
+            if (guess > top - 15.0f && (bytes || its > FLT_MIN)) {
+                atomicAdd(&s.tally[0], 1);
+                atomicAdd(&s.tally[1], (int)rintf(16.0f * off));
+                atomicAdd(&s.tally[2], (int)rintf(16.0f * off * off));
+            }
+            x.value[i] = __float_as_uint(score);
+            char *const entry = stash + ((i64)(x.place[i] & ~63u) + key_of(x.place[i] & 63u, bytes)) * size;
+            if (bytes) *(unsigned char *)entry = 255; else *(float *)entry = 0.0f;
+        }
+    }
+    __syncwarp();
+    int blocks = 0;
+#pragma unroll 1
+    for (int first = 0; first < x.n; first += 32) {
+        const int i = first + lane;
+        const bool starts = i < x.n && (i == 0 || (x.place[i] ^ x.place[max(i, 1) - 1]) / BLOCK);
+        const unsigned all = __ballot_sync(FULL, starts);
+        if (starts) x.start[blocks + __popc(all & ((1u << lane) - 1u))] = (unsigned char)i;
+        blocks += __popc(all);
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (int k = lane >> 2; __any_sync(FULL, k < blocks); k += 8) {
+        const bool on = k < blocks;
+        const int from = x.start[min(k, blocks - 1)], to = k + 1 < blocks ? x.start[k + 1] : x.n;
+        const int b = (int)(x.place[from] / BLOCK);
+        const float top = __ldcg(block_sums + b).x;
+        uint4 *const at = (uint4 *)(stash + (i64)b * (BLOCK * size)) + quarter;
+        quarter_block its = load_quarter(at, bytes);
+        /* the others' largest mass, or its code; then that of all */
+        unsigned most = bytes ? 255u : 0u;
+        float m = MASKED, sum = 0.0f;
+        bool bad = false;
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const uint4 y = its.w[k];
+            if (!bytes) most = max(most, max(max(y.x, y.y), max(y.z, y.w)));
+            else {                                  /* word k of the four */
+                const unsigned z = one_of(its.w[0], k);
+                most = min(most, min(min(z & 255u, z >> 8 & 255u), min(z >> 16 & 255u, z >> 24)));
+            }
+        }
+#pragma unroll
+        for (int o = 2; o; o >>= 1) {
+            const unsigned y = __shfl_xor_sync(FULL, most, o);
+            most = bytes ? min(most, y) : max(most, y);
+        }
+        if (most != (bytes ? 255u : 0u))
+            m = top + (bytes ? (float)most * -0.0625f : __log2f(__uint_as_float(most)));
+#pragma unroll 1
+        for (int i = from; i < to; i++) {
+            const float y = __uint_as_float(x.value[i]);
+            bad |= !(y <= FLT_MAX);
+            m = fmaxf(m, y);
+        }
+        bad |= !bytes && most > 0x7f7fffffu;
+        const bool none = m < MASK_LIMIT;
+        if (bytes && !none) m = rintf(16.0f * m) * 0.0625f;
+        const float factor = none ? 0.0f : pow2(top - m), down = none ? 0.0f : 16.0f * (m - top);
+#pragma unroll 1
+        for (int k = 0; k < 4; k++) {
+            const uint4 four = four_of(its, k, bytes);
+            unsigned e[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const unsigned old = one_of(four, i);
+                float y = __uint_as_float(old) * factor;
+                e[i] = __float_as_uint(y);
+                if (bytes) {
+                    const float code = fminf(fmaxf((float)old + down, 0.0f), 254.0f);
+                    e[i] = old == 255u ? old : (unsigned)code;
+                    y = old == 255u ? 0.0f : pow2(code * -0.0625f);
+                }
+                sum += y;
+            }
+            if (on && bytes) ((unsigned *)at)[k] = e[0] | e[1] << 8 | e[2] << 16 | e[3] << 24;
+            if (on && !bytes) at[4 * k] = make_uint4(e[0], e[1], e[2], e[3]);
+        }
+        __syncwarp();
+#pragma unroll 1
+        for (int i = from + quarter; i < to; i += 4) {
+            const float y = __uint_as_float(x.value[i]) - m;
+            char *const entry = stash + ((i64)b * BLOCK + key_of(x.place[i] & 63u, bytes)) * size;
+            float code = fminf(fmaxf(rintf(-16.0f * y), 0.0f), 254.0f),
+                  mass = pow2(bytes ? code * -0.0625f : y);
+            if (none || (bytes && m + y < MASK_LIMIT)) { code = 255.0f; mass = 0.0f; }
+            if (on && bytes) *(unsigned char *)entry = (unsigned char)(int)code;
+            if (on && !bytes) *(float *)entry = mass;
+            sum += mass;
+        }
+#pragma unroll
+        for (int o = 2; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
+        if (on && quarter == 0)
+            block_sums[b] = make_float2(none ? MASKED : m, bad ? __int_as_float(0x7fc00000) : sum);
+    }
+    __syncwarp();
+}
+
 /* The exact scores of a head's `want` likeliest keys take the place of the copy's, as
    santa__rescue has it. block_sums: from t.first on. A key's order is how far its mass is below
    the head's largest, then its number. 8 bits at a time, the cluster counts how many have
    which: first of blocks, by their likeliest keys, since other blocks than `want` need no look.
-   A warp looks at RESCUE_BATCH blocks at a time. scratch: for each warp the scores of so many.
-   tell: NULL, or only their masses go there, in any order, and zeros behind: `want` in all. */
+   A warp whose keys that may be among them fit in its list finds them there from then on,
+   others in their blocks. s.q: of the head's slice. scratch: RESCUE_SCRATCH, for the lists.
+   tell: NULL, or only their masses go there, in any order, and zeros behind: `want` in all.
+   Latency-bound: a chain of some thousand instructions, which come from memory. */
 __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, float *scratch,
                                             const team &t, int h, float head_top, float inverse,
                                             float2 *block_sums, int want, float *tell = nullptr) {
-    enum { BATCH = RESCUE_BATCH };
-    enum { BLOCKS, KEYS, TELLS, SCORE };            /* what a step does; their code stands once */
+    enum { BLOCKS, KEYS, LAST };
     const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), threads = (int)blockDim.x,
-              warps = threads / 32, turns = PORTION / threads;
+              warps = threads / 32, turns = PORTION / threads, room = turns * RESCUE_KEYS;
     const i64 at = (t.row + h) * p.blocks + t.first;
-    const char *const stash = p.stash;
     const bool bytes = p.stash_type != SANTA_STASH_F32;
+    rescue_list x = { (unsigned *)scratch + 2 * warp * room, nullptr, s.start + warp * room, 0 };
+    x.value = x.place + room;
+    bool listed = false;
     /* how far below: in steps of bytes, or in bits, whose first digits are 1/16 of an octave;
        of a block its least, or a digit less, since its largest mass may be rounded */
     const int first_shift = bytes ? 0 : 19;
     const auto below_of = [&](float mass) {
         return (unsigned)max((int)(__float_as_uint(inverse) - __float_as_uint(mass)), 0);
     };
-    const auto steps_of = [&](float top) {
-        return (unsigned)(int)fminf(ceilf((head_top - top) * 16.0f), 4080.0f);
-    };
     const auto unit_of = [&](float top) { return pow2(top - head_top) * inverse; };
     const auto best_of = [&](float top) {
         if (top < MASK_LIMIT) return ~0u;
-        if (bytes) return steps_of(top);
+        if (bytes) return steps_below(head_top, top);
         const unsigned x = below_of(unit_of(top));
         return x - min(x, 1u << 19);
     };
@@ -9145,197 +9356,140 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
        are s.equal below */
     unsigned lo = 0, end = ~0u;
     bool ties = false;
-    if (tid == 0) s.reach = ~0u;
     int have = 0;
-    float *const x = scratch + warp * BATCH * BLOCK;              /* exact scores, or the copy's */
-    unsigned char *const entries = s.entry[warp];                 /* which of them are exact */
-    const float *const q = s.q[h % SLICE];
 #pragma unroll 1
     for (int i = tid; tell && i < want; i += threads) tell[i] = 0.0f;
-    load_slice(p, s, t, h / SLICE * SLICE);
+    bool odd = false;
 #pragma unroll 1
-    for (int shift = first_shift, step = BLOCKS;;) {
-        const auto count = [&](unsigned below, unsigned number) {
-            const unsigned y = !ties ? below : below == s.equal ? number : ~0u;
-            if (y >= lo && y < end) atomicAdd(&s.count[min((y - lo) >> shift, 255u)], 1);
+    for (int shift = first_shift, step = t.blocks > want ? BLOCKS : KEYS;; odd = !odd) {
+        int *const count = odd ? s.other_count : s.count;
+        const unsigned equal = ties ? s.equal : 0u, limit = ties ? equal + 1 : end;
+        /* the mass that is as far below */
+        const unsigned most = __float_as_uint(inverse);
+        const float least = __uint_as_float(most - min(limit, most));
+        const auto counts = [&](unsigned below, unsigned number) {
+            const unsigned y = !ties ? below : below == equal ? number : ~0u;
+            if (y >= lo && y < end) atomicAdd(&count[min((y - lo) >> shift, 255u)], 1);
+        };
+        const auto takes = [&](unsigned below, unsigned number) {
+            return !ties ? below < end : below < equal || (below == equal && number < end);
         };
 #pragma unroll 1
-        for (int turn = 0; turn < turns; turn++) s.count[tid + turn * threads] = 0;
+        for (int turn = 0; turn < turns; turn++) count[tid + turn * threads] = 0;
         if (tid == 0) s.before = 0;
-        if (tid < 3 && step == SCORE) s.tally[tid] = 0; /* all have read those of a rescue before */
+        if (tid < 3 && step == LAST) s.tally[tid] = 0;  /* all have read those of a rescue before */
         __syncthreads();                            /* and tell's zeros are there */
 #pragma unroll 1
         for (int b = t.lo + tid; step == BLOCKS && b < t.hi; b += threads)
-            count(best_of(__ldcg(block_sums + b).x), 0);
+            counts(best_of(__ldcg(block_sums + b).x), 0);
+        const int had = x.n;
+        const bool again = step != BLOCKS && !listed;
+        if (step != BLOCKS) x.n = 0;
 #pragma unroll 1
-        for (int g = t.lo + warp; step != BLOCKS && g < t.hi; g += 32 * warps) {
-            const float mine = g + lane * warps < t.hi ? __ldcg(block_sums + g + lane * warps).x : MASKED;
-            unsigned left = __ballot_sync(FULL, best_of(mine) < min(ties ? s.equal + 1 : end, s.reach));
-#pragma unroll 1
-            while (left) {
-                int block[BATCH], n = 0;
-                float top[BATCH];
-                unsigned entry[BATCH][2];
-                const int have_blocks = __popc(left);
-#pragma unroll
-                for (int k = 0; k < BATCH; k++) {
-                    const int of = left ? __ffs((int)left) - 1 : 0;
-                    block[k] = g + of * warps;
-                    top[k] = __shfl_sync(FULL, mine, of);
-                    left &= left - 1;
-                    const i64 i = (at + block[k]) * BLOCK + 2 * lane;
-                    if (bytes) entry[k][0] = __ldcg((const unsigned short *)(stash + i));
-                    else {
-                        const uint2 y = __ldcg((const uint2 *)((const float *)stash + i));
-                        entry[k][0] = y.x;
-                        entry[k][1] = y.y;
-                    }
-                }
-#pragma unroll
-                for (int k = 0; k < BATCH; k++) {
-                    const float unit = bytes ? 0.0f : unit_of(top[k]);
-                    const unsigned steps = bytes ? steps_of(top[k]) : 0u;
-                    if (bytes) {
-                        entry[k][1] = entry[k][0] >> 8;
-                        entry[k][0] &= 255u;
-                    }
-#pragma unroll
-                    for (int i = 0; i < 2; i++) {
-                        const unsigned e = entry[k][i],
-                                       number = (unsigned)(block[k] * BLOCK + 2 * lane + i);
-                        const float its = bytes ? 0.0f : __uint_as_float(e) * unit;
-                        const bool is = k < have_blocks && (bytes ? e != 255u : its > 0.0f);
-                        const unsigned below = bytes ? steps + e : below_of(its);
-                        if (step == KEYS) { if (is) count(below, number); continue; }
-                        const bool take = is && (!ties ? below < end
-                                                 : below < s.equal || (below == s.equal && number < end));
-                        const unsigned all = __ballot_sync(FULL, take);
-                        if (take)
-                            entries[n + __popc(all & ((1u << lane) - 1u))]
-                                = (unsigned char)(k * BLOCK + 2 * lane + i);
-                        n += __popc(all);
-                        /* of equal bytes the same mass, whatever their blocks */
-                        x[k * BLOCK + 2 * lane + i] = step == SCORE ? __uint_as_float(e)
-                                                    : bytes ? pow2((float)below * -0.0625f) : its;
-                    }
-                }
-                if (step == KEYS) continue;
-                const auto block_of = [&](int e) {
-                    int b = block[0];
-#pragma unroll
-                    for (int k = 1; k < BATCH; k++) b = e >= k * BLOCK ? block[k] : b;
-                    return b;
-                };
-                int told = 0;
-                if (step == TELLS && lane == 0 && n) told = atomicAdd(&s.before, n);
-                told = __shfl_sync(FULL, told, 0);
-                __syncwarp();
-#pragma unroll 1
-                for (int i = lane; i < BATCH * BLOCK && step == SCORE; i += 32) {
-                    const unsigned e = __float_as_uint(x[i]);
-                    float its = top[0];
-#pragma unroll
-                    for (int k = 1; k < BATCH; k++) its = i >= k * BLOCK ? top[k] : its;
-                    x[i] = e == (bytes ? 255u : 0u) ? MASKED
-                         : its + (bytes ? (float)e * -0.0625f : __log2f(__uint_as_float(e)));
-                }
-                __syncwarp();
-#pragma unroll 1
-                for (int first = 0; first < n; first += step == SCORE ? 4 : 32) {
-                    const int i = first + (step == SCORE ? lane >> 3 : lane), e = entries[min(i, n - 1)],
-                              j = (t.first + block_of(e)) * BLOCK + e % BLOCK;
-                    if (step == TELLS) {
-                        if (i < n) tell[told + i] = x[e];
-                        continue;
-                    }
-                    const i64 row = row_offset(p, p.k_stride, t.b, j);
-                    const char *const key = p.k + (row == NO_ROW ? 0 : row + t.kv * p.k_stride[2]);
-                    float dot = 0.0f;               /* eight lanes to a key */
-                    const bool is_half = p.k_type == SANTA_F16, is_fast = is_half || p.k_type == SANTA_BF16;
-                    const int d = p.d;
-                    if (p.any_vector_k && is_fast)
-#pragma unroll 2
-                        for (int f = 8 * (lane & 7); f < d; f += 64) {
-                            const uint4 w = __ldg((const uint4 *)(key + 2 * f));
-#pragma unroll
-                            for (int i = 0; i < 4; i++) {
-                                const unsigned y = i == 0 ? w.x : i == 1 ? w.y : i == 2 ? w.z : w.w;
-                                const float2 z = is_half ? __half22float2(*(const __half2 *)&y)
-                                                        : make_float2(__uint_as_float(y << 16),
-                                                                      __uint_as_float(y & 0xffff0000u));
-                                dot += q[f + 2 * i] * z.x + q[f + 2 * i + 1] * z.y;
-                            }
-                        }
-                    else
-#pragma unroll 1
-                        for (int f = lane & 7; f < d; f += 8)
-                            dot += q[f] * load_coded(p.k_type, key, f, p.k_stride[3]);
-#pragma unroll
-                    for (int o = 4; o; o >>= 1) dot += __shfl_xor_sync(FULL, dot, o);
-                    dot *= key_scale(p, t.b, t.kv, j);
-                    const float score = row == NO_ROW ? __int_as_float(0x7fc00000)
-                                      : finished_score(p, t.head + h, dot, j - t.range.position);
-                    if ((lane & 7) == 0 && i < n) {
-                        /* whole numbers, whose sums have no order; half a million keys fit */
-                        const float guess = x[e], off = fminf(fmaxf(score - guess, -16.0f), 16.0f);
-                        if (guess > __ldcg(block_sums + block_of(e)).x - 15.0f) {
-                            atomicAdd(&s.tally[0], 1);
-                            atomicAdd(&s.tally[1], (int)rintf(16.0f * off));
-                            atomicAdd(&s.tally[2], (int)rintf(16.0f * off * off));
-                        }
-                        x[e] = score;
-                    }
-                }
-                __syncwarp();
-                if (step == TELLS) continue;
-                /* stash, maximum and sum of their blocks follow */
-#pragma unroll 1
-                for (int i = 0, k = -1; i < n; i++) {
-                    const int of = entries[i] / BLOCK;
-                    if (of == k) continue;
-                    k = of;
-                    const int b = block_of(k * BLOCK);
-                    const i64 to = (at + b) * BLOCK + 2 * lane;
-                    float2 y = *(const float2 *)&x[k * BLOCK + 2 * lane];
-                    const bool bad = __any_sync(FULL, !(y.x <= FLT_MAX && y.y <= FLT_MAX));
-                    float m = fmaxf(y.x, y.y);
-#pragma unroll
-                    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
-                    const bool none = m < MASK_LIMIT;
-                    if (bytes) {
-                        const float top16 = rintf(16.0f * m);
-                        const auto code_of = [&](float z) {
-                            return none || z < MASK_LIMIT
-                                 ? 255u : (unsigned)fminf(fmaxf(rintf(top16 - 16.0f * z), 0.0f), 254.0f);
-                        };
-                        const unsigned low = code_of(y.x), high = code_of(y.y);
-                        *(unsigned short *)(p.stash + to) = (unsigned short)(high << 8 | low);
-                        y.x = stash_mass(p, (unsigned char)low);
-                        y.y = stash_mass(p, (unsigned char)high);
-                        m = top16 * 0.0625f;
-                    } else {
-                        y = none ? make_float2(0.0f, 0.0f) : make_float2(pow2(y.x - m), pow2(y.y - m));
-                        *(float2 *)((float *)p.stash + to) = y;
-                    }
-                    float sum = y.x + y.y;
-#pragma unroll
-                    for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
-                    if (lane == 0)
-                        block_sums[b] = make_float2(none ? MASKED : m,
-                                                    bad ? __int_as_float(0x7fc00000) : sum);
-                }
-                __syncwarp();
+        for (int first = 0; listed && first < had; first += 32) {
+            const int i = min(first + lane, had - 1);
+            const unsigned place = x.place[i], below = x.value[i], number = (unsigned)key_of(place, bytes);
+            const bool is = first + lane < had && takes(below, number);
+            if (is && step == KEYS) counts(below, number);
+            const unsigned all = __ballot_sync(FULL, is);
+            if (is) {
+                const int to = x.n + __popc(all & ((1u << lane) - 1u));
+                x.place[to] = place;
+                x.value[to] = below;
             }
+            x.n += __popc(all);
+            __syncwarp();
         }
-        if (step >= TELLS) break;
+        if (again) listed = true;
+        int g = again ? t.lo + warp : t.hi, window = 0, span = 8;
+        unsigned left = 0;
+        float mine = MASKED;
+#pragma unroll 1
+        for (bool full = false;; full = false) {    /* list by list, where they are too many for one */
+#pragma unroll 1
+            while (agreed(!full && (left || g < t.hi))) {
+                if (agreed(!left)) {
+                    window = g;
+                    g += 32 * warps;
+                    const int b = window + lane * warps;
+                    mine = b < t.hi ? __ldcg(block_sums + b).x : MASKED;
+                    left = __ballot_sync(FULL, best_of(mine) < limit);
+                    continue;
+                }
+                unsigned these = left, rest = left, is = 0;
+#pragma unroll 1
+                for (int i = 0; i < span; i++) {
+                    if (i < lane >> 2) these &= these - 1;
+                    rest &= rest - 1;
+                }
+                if (lane >> 2 >= span) these = 0;
+                const int of = these ? __ffs((int)these) - 1 : 0, block = window + of * warps;
+                const float top = __shfl_sync(FULL, mine, of), unit = unit_of(top);
+                const unsigned steps = steps_below(head_top, top),
+                               place = (unsigned)(block * BLOCK + (lane & 3) * 16);
+                const char *const stash = p.stash + (at + block) * (bytes ? BLOCK : 4 * BLOCK);
+                const quarter_block its = load_quarter((const uint4 *)stash + (lane & 3), bytes);
+                const auto below_in = [&](int i) {
+                    const unsigned e = one_of(four_of(its, i >> 2, bytes), i & 3);
+                    return bytes ? steps + e : below_of(__uint_as_float(e) * unit);
+                };
+                const unsigned nearest = limit > steps ? min(limit - steps, 255u) : 0u;
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+                    if (bytes) is |= bytes_below(one_of(its.w[0], k), (int)nearest) << 4 * k;
+                    else
+#pragma unroll
+                        for (int i = 0; i < 4; i++)
+                            if (__uint_as_float(one_of(its.w[k], i)) * unit > least)
+                                is |= 1u << (4 * k + i);
+                }
+                if (!these) is = 0;
+#pragma unroll 1
+                for (unsigned some = is; some && (ties || step == KEYS); some &= some - 1) {
+                    const int i = __ffs((int)some) - 1;
+                    const unsigned below = below_in(i), number = (unsigned)key_of(place + i, bytes);
+                    if (ties && below == equal && number >= end) is ^= 1u << i;
+                    else if (step == KEYS) counts(below, number);
+                }
+                int next = __popc(is);
+#pragma unroll
+                for (int o = 1; o < 32; o <<= 1) {
+                    const int y = __shfl_up_sync(FULL, next, o);
+                    if (lane >= o) next += y;
+                }
+                const int n = __shfl_sync(FULL, next, 31);
+                if (agreed(x.n + n > room)) {
+                    if (step == KEYS) { listed = false; left = rest; }
+                    else if (x.n) full = true;
+                    else span = 2;                  /* for which an empty list has room */
+                    continue;
+                }
+                left = rest;
+                if (!listed && step == KEYS) continue;
+                next += x.n - __popc(is);
+                x.n += n;
+#pragma unroll 1
+                for (; is; is &= is - 1) {
+                    const int i = __ffs((int)is) - 1;
+                    x.place[next] = place + i;
+                    x.value[next++] = below_in(i);
+                }
+            }
+            if (step != LAST) break;
+            __syncwarp();
+            mend(p, s, t, h, inverse, head_top, block_sums, x, tell);
+            x.n = 0;
+            if (!full) break;
+        }
+        if (step == LAST) break;
         cluster_sync();
         /* how many have up to thread tid's one or two digits, or so many */
         const int digit = turns * tid;
         int n = 0, next = 0, more, all = 0;
-#pragma unroll 1
+#pragma unroll 4
         for (int r = 0; r < 1 << p.cluster_shift; r++) {
-            n += *in_cta(&s.count[digit], r);
-            if (turns > 1) next += *in_cta(&s.count[digit + 1], r);
+            n += *in_cta(&count[digit], r);
+            if (turns > 1) next += *in_cta(&count[digit + 1], r);
         }
         more = n + next;
 #pragma unroll
@@ -9359,11 +9513,10 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
             s.before = second ? more : more - n;
             s.inside = second ? next : n;
         }
-        cluster_sync();                             /* and the counts may be used up */
+        __syncthreads();
         if (step == BLOCKS) {
-            step = KEYS;
-            if (tid == 0 && all > want && s.chosen < 255)
-                s.reach = (unsigned)(s.chosen + (bytes ? 1 : 2)) << first_shift;
+            step = KEYS;                            /* those blocks have `want` keys before `end` */
+            if (all > want && s.chosen < 255) end = (unsigned)(s.chosen + (bytes ? 1 : 2)) << first_shift;
             continue;
         }
         if (!have) have = min(want, all);
@@ -9383,7 +9536,7 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
             } else shift = last ? first_shift + (bytes ? 4 : 3) : shift - 8;
             shift = max(shift, 0);
         }
-        if (done) step = tell ? TELLS : SCORE;
+        if (done) step = LAST;
         __syncthreads();
     }
     cluster_sync();
@@ -9497,7 +9650,10 @@ __device__ __forceinline__ float dot_rows(const params &p, const float *q, const
                 float x[sizeof(T) == 1 ? 16 : 8];   /* unpack16 fills it */
                 if constexpr (WORDS == 8)
                     for (int e = 0; e < 8; e++) x[e] = __uint_as_float(w[u][k][e]);
-                else if constexpr (WORDS == 4) unpack16<T>(*(const uint4 *)w[u][k], x);
+                else if constexpr (WORDS == 4) {
+                    if (p.k_type == SANTA_F16) unpack16<__half>(*(const uint4 *)w[u][k], x);
+                    else unpack16<__nv_bfloat16>(*(const uint4 *)w[u][k], x);
+                }
                 else unpack16<T>(make_uint4(w[u][k][0], w[u][k][1], 0, 0), x);
                 sum[u] += ((a.x * x[0] + a.y * x[1]) + (a.z * x[2] + a.w * x[3]))
                         + ((b.x * x[4] + b.y * x[5]) + (b.z * x[6] + b.w * x[7]));
@@ -9523,7 +9679,7 @@ __device__ __noinline__ float dot_numbers(const params &p, const float *q, const
         float sum = 0.0f;
 #pragma unroll 1
         for (int f = lane; f < p.d; f += 32)
-            sum += q[f] * load_coded(p.k_type, p.k + at[i], f, p.k_stride[3]);
+            sum += q[f] * load_listed(p.k_type, p.k + at[i], f, p.k_stride[3]);
 #pragma unroll
         for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
         if ((lane & 15) == i) mine = sum;
@@ -9685,6 +9841,7 @@ __device__ __noinline__ void rescue_of_ranks(const params &p, proxy_gather_memor
     const double all = s.guard.total + s.guard.fixed * exp2((double)s.guard.fixed_top - (double)s.guard.m);
     float *const tell = mends ? nullptr : p.rank_best + row * n;
     if (want > 0) {
+        load_slice_rarely(p, s.rescue, t, 0);
         const rescued_keys x = rescue(p, s.rescue, (float *)&s.scan, t, 0, s.guard.m, (float)(1.0 / all),
                                       p.block_sums + row * p.blocks + t.first, want, tell);
 #pragma unroll
@@ -9781,13 +9938,16 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
     }
     scan_memory<comb> &s = memory.scan;
     const int tid = threadIdx.x, lane = tid & 31, warp = this_warp();
-    const int b = blockIdx.y, head = blockIdx.x, kv = head / p.group, index = blockIdx.z;
+    const int b = blockIdx.y, head = (int)(blockIdx.x >> p.cluster_shift), kv = head / p.group,
+              index = blockIdx.z;
     const i64 row = (i64)b * p.heads + head;
     const proxy_range range = copied_range(p, b);
     const int first = range.from / BLOCK,
               blocks = range.from < range.to ? (range.to - 1) / BLOCK + 1 - first : 0;
     const int shift = blocks ? 32 - __clz((blocks - 1) / PORTION) : 0, per = 1 << shift;
     const bool fits = per <= KEPT;
+    /* of a head's CTAs all but one are there for a rescue */
+    const auto is_helper = [&] { return !RANKS && p.cluster_shift && cta_in_cluster(); };
     const bool two = !RANKS && blockDim.x < PORTION;
     const int threads = two ? PORTION / 2 : PORTION, turns = two ? 2 : 1;
     const head_sums sum = { p.block_sums + row * p.blocks + first, nullptr, blocks, shift };
@@ -9938,17 +10098,23 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         t.row = row;
         t.range = range;
         t.first = first;
-        t.blocks = t.hi = blocks;
+        t.blocks = blocks;
+        t.lo = (int)((i64)blocks * cta_in_cluster() >> p.cluster_shift);
+        t.hi = (int)((i64)blocks * (cta_in_cluster() + 1) >> p.cluster_shift);
         float2 *const mended = p.mended + row * p.blocks + first;
 #pragma unroll 1
-        for (int i = tid; i < blocks; i += threads) mended[i] = sum.all[i];
+        for (int i = t.lo + tid; i < t.hi; i += threads) mended[i] = sum.all[i];
+        if (tid < p.d) memory.rescue.q[0][tid] = memory.q[tid];
         __syncthreads();
         const rescued_keys y = rescue(p, memory.rescue, (float *)&memory.scan, t, 0, m, (float)(1.0 / all),
                                       mended, p.rescue_keys);
+        cluster_sync();                             /* all have read each other's sums */
+        if (is_helper()) return;
         if (tid == 0) memory.rescued = y;
         __syncthreads();
         x.sum.all = mended;
     }
+    if (is_helper()) return;
     const double u = memory.u;
     const bool redo = agreed(blocks && !finite), draws = agreed(blocks && !redo && !light && total > 0.0);
     const int portions = alone ? 1 : p.portions, each_portion = (p.samples + portions - 1) / portions;
@@ -10019,8 +10185,8 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
             const i64 *rows = rows_of.at + i;
             float y;
             if (!p.any_vector_k) y = dot_numbers(p, memory.q, rows);
-            else if (p.k_type == SANTA_BF16) y = dot_rows<__nv_bfloat16>(p, memory.q, rows);
-            else if (p.k_type == SANTA_F16) y = dot_rows<__half>(p, memory.q, rows);
+            else if (p.k_type == SANTA_BF16 || p.k_type == SANTA_F16)
+                y = dot_rows<sixteen>(p, memory.q, rows);
             else if (p.k_type == SANTA_F32) y = dot_rows<float>(p, memory.q, rows);
             else y = dot_rows<__nv_fp8_e4m3>(p, memory.q, rows);
             if (lane >> 4 == i >> 4) dot = y;
@@ -10572,7 +10738,10 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
     DYNAMIC_SHARED(slots);
     draw_memory &s = *(draw_memory *)slots;
     const int tid = threadIdx.x, lane = tid & 31, warp = this_warp();
-    const team t = team_of(p);
+    SHARED(kept, team);
+    if (tid == 0) kept = team_of(p);
+    __syncthreads();
+    const team &t = kept;
     const int cluster = 1 << p.cluster_shift;
     char *const stage = (char *)slots + p.stage_at;
     float *const sums = p.sums ? p.sums + (t.row * DRAW_PARTS + (i64)t.cta * t.parts * t.heads) * p.dv
@@ -10615,6 +10784,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
         for (int h = 0; h < t.heads; h++) {
             int rows = 0;
             if (s.expected[h] > p.rescue_above && s.draws[h] && p.rescue_keys > 0) {
+                if (t.heads > SLICE) load_slice_rarely(p, s, t, h / SLICE * SLICE);
                 const rescued_keys x = rescue(p, s, (float *)s.key, t, h, s.top[h], s.inverse[h],
                                               p.block_sums + (t.row + h) * p.blocks + t.first,
                                               p.rescue_keys);
@@ -10712,7 +10882,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
 #pragma unroll 1
             for (int h = h0; h < min(h0 + SLICE, t.heads); h++) some |= s.again[h] != 0;
             if (!some) continue;
-            if (p.copied && (step == LAST || t.heads > SLICE || rescued)) load_slice(p, s, t, h0);
+            if (p.copied && (step == LAST || t.heads > SLICE)) load_slice(p, s, t, h0);
             take_rows(p, s, t, mode, count, h0, t.range.end, t.range.end, round > 0, sums, stage,
                       DRAW_PARTS, t.cta * t.parts, t.parts);
         }
@@ -10952,20 +11122,15 @@ __device__ __forceinline__ unsigned sortable(float x) {
     return u & 0x80000000u ? 0u - u : u | 0x80000000u;
 }
 
-/* Which of four bytes are below c, 0 to 256: bit i for byte i. */
-__device__ __forceinline__ unsigned bytes_below(unsigned w, int c) {
-    const unsigned all = (unsigned)(c + 255) * 0x10001u, even = all - (w & 0x00ff00ffu),
-                   odd = all - (w >> 8 & 0x00ff00ffu),
-                   x = (even >> 8 & 0x00010001u) | (odd >> 7 & 0x00020002u);
-    return (x | x >> 14) & 15u;
-}
-
 /* To a number in shared memory, where 64 bits at once are a loop. */
 __device__ __forceinline__ void add_mass(u64 *to, u64 x) {
     unsigned *const half = (unsigned *)to, low = (unsigned)x,
              high = (unsigned)(x >> 32) + (atomicAdd(&half[0], low) > ~low);
     if (high) atomicAdd(&half[1], high);
 }
+
+/* How often a loop's body is in the code: once where it runs rarely. */
+template <int N> struct copies { enum { COUNT = N }; };
 
 /* Of a head the keys of highest scores, by those that a scores kernel has left: p.samples of
    them, or, for top-p, the fewest whose mass reaches p.top_p; of equal ones the first. To
@@ -11123,8 +11288,9 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
         return found;
     };
     /* of blocks with bins up to `most` f(block, entry, the block's highest, 16 bytes of its
-       stash) */
-    const auto sweep = [&](int start, int stop, int most, auto f) {
+       stash); AT_ONCE: copies of f in the code */
+    const auto sweep = [&](auto at_once, int start, int stop, int most, auto f) {
+        enum { AT_ONCE = decltype(at_once)::COUNT };
 #pragma unroll 1
         for (int base = start + warp * SELECT_SPAN; base < stop; base += WARPS * SELECT_SPAN) {
             float top = MASKED;
@@ -11146,10 +11312,14 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
                     const i64 from = ((i64)(base + at[u]) * BLOCK + entry) * (BYTES ? 1 : 4);
                     if (at[u] >= 0) w[u] = *(const uint4 *)(stash + from);
                 }
-#pragma unroll
+#pragma unroll AT_ONCE
                 for (int u = 0; u < AHEAD; u++) {
-                    const float x = __shfl_sync(FULL, top, max(at[u], 0));
-                    if (at[u] >= 0) f(base + at[u], entry, x, w[u]);
+                    int from = at[0];
+                    uint4 y = w[0];
+#pragma unroll
+                    for (int k = 1; k < AHEAD; k++) if (k == u) { from = at[k]; y = w[k]; }
+                    const float x = __shfl_sync(FULL, top, max(from, 0));
+                    if (from >= 0) f(base + from, entry, x, y);
                 }
             }
             __syncwarp();                           /* all have read their picks */
@@ -11165,7 +11335,7 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
         clear(false);
         __syncthreads();
     }
-    sweep(lo, hi, most, [&](int, int, float top, uint4 w) {
+    sweep(copies<AHEAD>(), lo, hi, most, [&](int, int, float top, uint4 w) {
         if constexpr (BYTES) {
             const int zero = first_bin(top), last = most >= 2046 ? 254 : min(most - zero, 254);
             if (zero <= 2046 - 254)
@@ -11255,7 +11425,7 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
         clear(by_mass);
         __syncthreads();
         const int shift = max(64 - __clzll((i64)(over - 1 - least)) - 11, 0);
-        sweep(lo, hi, bin, [&](int block, int entry, float top, uint4 w) {
+        sweep(copies<1>(), lo, hi, bin, [&](int block, int entry, float top, uint4 w) {
 #pragma unroll 1
             for (unsigned left = parted(top, w).inside; left; left &= left - 1) {
                 const int i = __ffs((int)left) - 1;
@@ -11281,8 +11451,8 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
     const bool fits = !by_mass && hi - lo <= SELECT_TILE;
     int above = 0;
     u64 mass = 0;
-    const auto mark = [&](int start, int stop, bool marks, bool lists) {
-        sweep(start, stop, min(bin, (int)LAST), [&](int block, int entry, float top, uint4 w) {
+    const auto mark = [&](auto at_once, int start, int stop, bool marks, bool lists) {
+        sweep(at_once, start, stop, min(bin, (int)LAST), [&](int block, int entry, float top, uint4 w) {
             two_sets x = parted(top, w);
 #pragma unroll 1
             for (; x.inside; x.inside &= x.inside - 1) {
@@ -11298,6 +11468,7 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
             }
             const unsigned bits = x.before;
             if (!BYTES && lists)
+#pragma unroll 1
                 for (unsigned left = bits; left; left &= left - 1)
                     mass += (u64)(unsigned)fmaf(pow2(score_at(w, __ffs((int)left) - 1) - m), 2147483648.0f,
                                                 0.5f);
@@ -11308,7 +11479,7 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
             }
         });
     };
-    mark(lo, hi, fits, true);
+    mark(copies<AHEAD>(), lo, hi, fits, true);
     above = __reduce_add_sync(FULL, above);
     if (!BYTES)
 #pragma unroll
@@ -11365,7 +11536,7 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
             __syncthreads();
             clear(true);
             __syncthreads();
-            mark(start, stop, true, false);
+            mark(copies<1>(), start, stop, true, false);
             __syncthreads();
         }
         int n = 0;
@@ -13853,7 +14024,7 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
 #pragma unroll 1
                 for (int c = lane; c < p.d; c += 32)
                     score += load_any(p.q_type, q + c * p.q_stride[3])
-                           * load_coded(p.k_type, p.k + at + kv * p.k_stride[2], c, p.k_stride[3]);
+                           * load_listed(p.k_type, p.k + at + kv * p.k_stride[2], c, p.k_stride[3]);
 #pragma unroll
                 for (int o = 16; o; o >>= 1) score += __shfl_xor_sync(FULL, score, o);
                 score = finished_score(p, head, score * key_scale(p, b, kv, j), j - range.position);
@@ -13889,24 +14060,19 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
             for (int c = 0; c < 3; c++) s.weight[c][k] = w[c];
         }
         __syncthreads();
-        const auto add = [&](auto scale) {
 #pragma unroll 2
-            for (int k = tid / PROXY_DIM; k < count; k += PARTS) {
-                if (s.key[k] < 0) continue;
-                const i64 at = row_offset(p, p.v_stride, b, s.key[k]);
-                const double y = at == NO_ROW
-                               ? (double)__int_as_float(0x7fc00000)
-                               : (double)load_coded(p.v_type, v + at, column, p.v_stride[3])
-                                 * scale(s.key[k]) * times - from;
+        for (int k = tid / PROXY_DIM; k < count; k += PARTS) {
+            if (s.key[k] < 0) continue;
+            const i64 at = row_offset(p, p.v_stride, b, s.key[k]);
+            const double y = at == NO_ROW ? (double)__int_as_float(0x7fc00000)
+                                          : (double)load_coded(p.v_type, v + at, column, p.v_stride[3])
+                                            * (double)value_scale(p, b, kv, s.key[k]) * times - from;
 #pragma unroll
-                for (int c = 0; c < 3; c++) {
-                    linear[c] += s.weight[c][k] * y;
-                    square[c] += (c < 2 ? s.weight[c][k] : 1.0) * (y * y);
-                }
+            for (int c = 0; c < 3; c++) {
+                linear[c] += s.weight[c][k] * y;
+                square[c] += (c < 2 ? s.weight[c][k] : 1.0) * (y * y);
             }
-        };
-        if (p.v_scales.data) add([&](int j) { return (double)scale_of(p, p.v_scales, b, kv, j); });
-        else add([](int) { return 1.0; });
+        }
     }
     double bracket = 0.0;
 #pragma unroll 1
@@ -15195,10 +15361,10 @@ __global__ void __launch_bounds__(PORTION) k_route_error(const __grid_constant__
 #pragma unroll 1
         for (int f = lane; f < p.d; f += 32)
             score += load_any(p.q_type, q + f * p.q_stride[3])
-                   * load_coded(p.k_type, p.k + k + kv * p.k_stride[2], f, p.k_stride[3]);
+                   * load_listed(p.k_type, p.k + k + kv * p.k_stride[2], f, p.k_stride[3]);
 #pragma unroll 1
         for (int c = lane; c < p.dv; c += 32) {
-            const float row = load_coded(p.v_type, p.v + v + kv * p.v_stride[2], c, p.v_stride[3]),
+            const float row = load_listed(p.v_type, p.v + v + kv * p.v_stride[2], c, p.v_stride[3]),
                         to = row * v_scale * p.v_scale - load_any(p.out_type, out + c * p.out_stride[3]);
             dist += to * to;
         }
@@ -16813,16 +16979,27 @@ cudaError_t launch_copy_ranks(call &c) {
 /* Shared memory that the kernel does not use keeps its CTAs apart: no more on a multiprocessor
    than there must be. Where they do not fit at once, they are of 4 warps. */
 template <bool RANKS> cudaError_t launch_drawn(const call &c) {
-    const dim3 grid = grid_of(c.g.gather);
+    dim3 grid = grid_of(c.g.gather);
+    grid.x <<= c.p.cluster_shift;
     const i64 each = ceil_div((i64)grid.x * grid.y * grid.z, c.card.multiprocessors);
     const bool small = !RANKS && each > 2 && c.p.d <= 128 && c.p.dv <= 128
                     && 4 * (sizeof(proxy_gather_memory) + 1024) <= (size_t)c.card.shared;
-    const i64 pad = c.card.shared / (each + 1) - (i64)sizeof(proxy_gather_memory);
+    const i64 pad = c.p.cluster_shift ? 0     /* all clusters are to fit */
+                                      : c.card.shared / (each + 1) - (i64)sizeof(proxy_gather_memory);
     const cudaError_t set = cudaFuncSetAttribute(
         k_proxy_gather<RANKS>, cudaFuncAttributeMaxDynamicSharedMemorySize, c.card.shared / 2);
     if (set != cudaSuccess) return set;
     return launch<k_proxy_gather<RANKS>>(c, grid, small ? PORTION / 2 : PORTION, pad > 0 ? (size_t)pad : 0,
-                                         !RANKS);
+                                         !RANKS, 1 << c.p.cluster_shift);
+}
+
+/* CTAs of a head that may be rescued: as long as each has a multiprocessor. */
+int rescue_cluster(const call &c) {
+    int shift = 0;
+    const i64 ctas = (i64)c.g.gather.x * c.g.gather.y * c.g.gather.z;
+    if (c.p.rescue_keys <= 0 || !(c.p.rescue_above < INFINITY) || c.card.major < 9) return 0;
+    while (2 << shift <= MOST_CLUSTER && ctas << (shift + 1) <= c.card.multiprocessors) shift++;
+    return shift;
 }
 
 cudaError_t launch_proxy(call &c) {
@@ -16846,6 +17023,7 @@ cudaError_t launch_proxy(call &c) {
         if (met != cudaSuccess || c.has_failed) return met;
     }
     if (p.together > 1) p.cluster_shift = shift;
+    else if (!p.ranks) p.cluster_shift = rescue_cluster(c);
     const cudaError_t drawn = p.together > 1 ? launch_draw(c)
                             : p.ranks ? launch_drawn<true>(c) : launch_drawn<false>(c);
     if (!p.ranks || drawn != cudaSuccess || c.has_failed) return drawn;

@@ -909,6 +909,7 @@ int main(int argc, char **argv) {
     copies.push_back({ "prop u4", SANTA_PROP, 512, SANTA_STASH_U8, 4 });
     copies.push_back({ "pps u4", SANTA_PPS, 128, SANTA_STASH_U8, 4 });
     copies.push_back({ "prop u4, rescued", SANTA_PROP, 128, SANTA_STASH_U8, 4, true });
+    copies.push_back({ "prop u4, rescued", SANTA_PROP, 128, SANTA_STASH_F32, 4, true });
     copies.push_back({ "pps u4, rescued", SANTA_PPS, 128, SANTA_STASH_U8, 4, true });
     copies.push_back({ "top-k u4", SANTA_TOP_K, 2048, SANTA_STASH_U8, 4 });
     copies.push_back({ "top-k u4", SANTA_TOP_K, 2048, SANTA_STASH_F32, 4 });

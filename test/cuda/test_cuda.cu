@@ -2706,8 +2706,19 @@ static void proxy_rescue(void) {
                         CHECK_MSG(worst <= 0.03, "gain %g: off by %g with all scores exact", gain, worst);
                     }
                 }
-    check_copies(t, "rescue");
     CHECK(rescued > t.rows / 3);
+    /* heads with a CTA each, whose warps rescue more keys than their lists have room for */
+    for (double gain : {0.5, 2.0}) {
+        ref_spec s = proxy_spec(on_emulator ? 1300 : 5000, 64, SANTA_BF16, 0);
+        s.batch = 17;
+        s.gain = gain;
+        with_copy p(s);
+        santa_options o = unguarded(64);
+        o.proxy.rescue_above = 1e-30;
+        o.proxy.rescue_keys = s.len - 200;
+        compare_copies(p, o, &t, "many keys rescued");
+    }
+    check_copies(t, "rescue");
 }
 
 /* Rescued keys tell of a copy of other keys, of which the drawn ones may say little: such heads
