@@ -5527,10 +5527,10 @@ __device__ __forceinline__ void finish_rows(const params &p, const tile &t, int 
 /* Online softmax of a lane's two queries: s, in base 2 once multiplied by `factor`, becomes the
    weights relative to the new maximum, times 2^bits. keep: what the sums so far are to be
    multiplied with; den: of this lane's own keys. A NaN stays in den. First the maxima, and what
-   is subtracted; chains are short. Returns the factor of the weights. */
+   is subtracted; chains are short. */
 template <int NB>
-__device__ __forceinline__ float new_maxima(float factor, float bits, float (&s)[NB][4], float top[2],
-                                            float keep[2], float base[2]) {
+__device__ __forceinline__ void new_maxima(float factor, float bits, float (&s)[NB][4], float top[2],
+                                           float keep[2], float base[2]) {
     float now[2][2] = { { top[0], MASKED }, { top[1], MASKED } };
 #pragma unroll
     for (int i = 0; i < NB; i++)
@@ -5551,17 +5551,18 @@ __device__ __forceinline__ float new_maxima(float factor, float bits, float (&s)
         top[e] = now[e][0];
     }
     if (__builtin_expect(fmaxf(fabsf(base[0]), fabsf(base[1])) > 65536.0f, 0)) {
-        /* a product that is not rounded would differ from the maximum's by whole powers of 2 */
+        /* a product that is not rounded would differ from the maximum's by whole powers of 2:
+           what it is below that, once more divided by the factor */
+        const float per = 1.0f / factor;
 #pragma unroll
         for (int i = 0; i < NB; i++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) s[i][e] = __fsub_rn(__fmul_rn(s[i][e], factor), base[e >> 1]);
-        base[0] = base[1] = -bits;
-        return 1.0f;
+            for (int e = 0; e < 4; e++)
+                s[i][e] = __fsub_rn(__fmul_rn(s[i][e], factor), base[e >> 1]) * per;
+        base[0] = base[1] = 0.0f;
     }
     base[0] -= bits;
     base[1] -= bits;
-    return factor;
 }
 /* Then the weights of 8 * (TO - FROM) keys; of each query two sums. */
 template <int FROM, int TO, int NB>
@@ -5584,7 +5585,7 @@ template <int NB>
 __device__ __forceinline__ void tile_softmax(float factor, float bits, float (&s)[NB][4], float top[2],
                                              float den[2], float keep[2]) {
     float base[2], sum[2][2] = {};
-    factor = new_maxima(factor, bits, s, top, keep, base);
+    new_maxima(factor, bits, s, top, keep, base);
     weigh_keys<0, NB>(factor, s, base, sum);
     add_weights(sum, keep, den);
 }
@@ -6116,8 +6117,8 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
             float highest[2], sum[2][2] = {};
             finish_rows<8, false>(p, t, m, first, false, is_partial(first), x);
             finish_rows<8, false>(p, t, m, second, false, is_partial(second), x + 8);
-            const float by = new_maxima(factor, weight_bits_of(T()), x, top, keep, highest);
-            weigh_keys<0, 8>(by, x, highest, sum);
+            new_maxima(factor, weight_bits_of(T()), x, top, keep, highest);
+            weigh_keys<0, 8>(factor, x, highest, sum);
             /* never true: these are there before the next wait, which the compiler would put
                first */
             if (sum[0][0] + sum[1][0] + sum[0][1] + sum[1][1] < 0.0f) {
@@ -6125,7 +6126,7 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
                 else __trap();
             }
             behind();
-            weigh_keys<8, 16>(by, x, highest, sum);
+            weigh_keys<8, 16>(factor, x, highest, sum);
 #pragma unroll
             for (int i = 0; i < 8; i++) pack_weights<T>(x[2 * i], x[2 * i + 1], w[i]);
             add_weights(sum, keep, den);
@@ -9157,9 +9158,10 @@ __device__ __forceinline__ unsigned one_of(const uint4 &y, int i) {
 struct rescue_list { unsigned *place, *value; unsigned char *start; int n; };
 
 /* Exact scores for them, and stash, maximum and sum of their blocks follow: eight lanes have a
-   key's row, four a block. */
+   key's row, four a block. Their entries are empty meanwhile, and the others there only change
+   by a factor. */
 __device__ __forceinline__ void mend(const params &p, rescue_memory &s, const team &t, int h, float inverse,
-                                  float head_top, float2 *block_sums, const rescue_list x, float *tell) {
+                                     float head_top, float2 *block_sums, const rescue_list x, float *tell) {
     const int lane = threadIdx.x & 31, quarter = lane & 3, d = p.d;
     const bool bytes = p.stash_type != SANTA_STASH_F32, is_half = p.k_type == SANTA_F16,
                is_fast = p.any_vector_k && (is_half || p.k_type == SANTA_BF16);
@@ -9244,13 +9246,14 @@ __device__ __forceinline__ void mend(const params &p, rescue_memory &s, const te
     }
     __syncwarp();
 #pragma unroll 1
-    for (int k = lane >> 2; __any_sync(FULL, k < blocks); k += 8) {
-        const bool on = k < blocks;
-        const int from = x.start[min(k, blocks - 1)], to = k + 1 < blocks ? x.start[k + 1] : x.n;
+    for (int own = lane >> 2; __any_sync(FULL, own < blocks); own += 8) {
+        const bool on = own < blocks;
+        const int from = x.start[min(own, blocks - 1)],
+                  to = own + 1 < blocks ? x.start[own + 1] : x.n;
         const int b = (int)(x.place[from] / BLOCK);
         const float top = __ldcg(block_sums + b).x;
         uint4 *const at = (uint4 *)(stash + (i64)b * (BLOCK * size)) + quarter;
-        quarter_block its = load_quarter(at, bytes);
+        const quarter_block its = load_quarter(at, bytes);
         /* the others' largest mass, or its code; then that of all */
         unsigned most = bytes ? 255u : 0u;
         float m = MASKED, sum = 0.0f;
@@ -9280,7 +9283,8 @@ __device__ __forceinline__ void mend(const params &p, rescue_memory &s, const te
         bad |= !bytes && most > 0x7f7fffffu;
         const bool none = m < MASK_LIMIT;
         if (bytes && !none) m = rintf(16.0f * m) * 0.0625f;
-        const float factor = none ? 0.0f : pow2(top - m), down = none ? 0.0f : 16.0f * (m - top);
+        const float factor = none ? 0.0f : pow2(fminf(top - m, 126.0f)),
+                    down = none ? 0.0f : 16.0f * (m - top);
 #pragma unroll 1
         for (int k = 0; k < 4; k++) {
             const uint4 four = four_of(its, k, bytes);
@@ -9392,6 +9396,7 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
             const bool is = first + lane < had && takes(below, number);
             if (is && step == KEYS) counts(below, number);
             const unsigned all = __ballot_sync(FULL, is);
+            __syncwarp();                           /* all have read theirs */
             if (is) {
                 const int to = x.n + __popc(all & ((1u << lane) - 1u));
                 x.place[to] = place;
@@ -9913,7 +9918,8 @@ __device__ __noinline__ void finish_of_ranks(const params &p, proxy_gather_memor
 
 /* Draws of one query head from the scores of the copy, their rows of K and V, the weights, the
    guard: out and lse.
-   Grid: (query head, batch, portion of the draws). A CTA of 8 warps, or of 4 where many CTAs
+   Grid: (query head * CTAs of a cluster, batch, portion of the draws); the cluster's others
+   leave unless there is a rescue, which they share. A CTA of 8 warps, or of 4 where many CTAs
    wait for room, each of which does what two of 8 do, in their order:
      scan     as k_gather; the keys read exactly join the total
      draw     a lane per tooth of the comb, 16 a warp of 8; a key is its first tooth's
@@ -9946,7 +9952,6 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
               blocks = range.from < range.to ? (range.to - 1) / BLOCK + 1 - first : 0;
     const int shift = blocks ? 32 - __clz((blocks - 1) / PORTION) : 0, per = 1 << shift;
     const bool fits = per <= KEPT;
-    /* of a head's CTAs all but one are there for a rescue */
     const auto is_helper = [&] { return !RANKS && p.cluster_shift && cta_in_cluster(); };
     const bool two = !RANKS && blockDim.x < PORTION;
     const int threads = two ? PORTION / 2 : PORTION, turns = two ? 2 : 1;
@@ -10738,10 +10743,10 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
     DYNAMIC_SHARED(slots);
     draw_memory &s = *(draw_memory *)slots;
     const int tid = threadIdx.x, lane = tid & 31, warp = this_warp();
-    SHARED(kept, team);
-    if (tid == 0) kept = team_of(p);
+    SHARED(own_team, team);                         /* registers are short beside a rescue */
+    if (tid == 0) own_team = team_of(p);
     __syncthreads();
-    const team &t = kept;
+    const team &t = own_team;
     const int cluster = 1 << p.cluster_shift;
     char *const stage = (char *)slots + p.stage_at;
     float *const sums = p.sums ? p.sums + (t.row * DRAW_PARTS + (i64)t.cta * t.parts * t.heads) * p.dv
