@@ -228,6 +228,7 @@ list() {
     cell "a cell that passes"     cells_and 0 "2 passed, 0 failed, 0 skipped" true
     cell "a cell that fails"      cells_and 1 "1 passed, 1 failed, 0 skipped" false
     cell "a cell that is skipped" cells_and 0 "1 passed, 0 failed, 1 skipped" gone
+    cell "a cell that ends with 77, as MSan does" cells_and 1 "1 passed, 1 failed, 0 skipped" "sh -c 'exit 77'"
     cell "a part that passes" parts 0 "3 passed, 0 failed, 1 skipped" \
          'plan a; part a echo "3 passed, 0 failed, 1 skipped"'
     cell "a part with a failure" parts 1 "3 passed, 1 failed, 0 skipped" \

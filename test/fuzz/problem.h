@@ -277,6 +277,9 @@ static inline void fuzz_keep_used(santa_options *o) {
     if (o->num_samples < 0 && o->method != SANTA_SAAP) o->num_samples = 0;
 }
 
+static inline int64_t fuzz_len(const fuzz_spec *p, int64_t b);
+static inline int64_t fuzz_start(const fuzz_spec *p, int64_t b);
+
 static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
     memset(p, 0, sizeof *p);
     p->q_type   = (santa_dtype)fuzz_below(s, 3);
@@ -332,6 +335,9 @@ static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
     if (p->copy || p->o.method == SANTA_SAAP || p->o.method == SANTA_VATTENTION
         || p->o.method == SANTA_SAMPLE_ATTENTION)
         p->first_tokens = 0;
+    /* left padding and first tokens end in the part that has key 0 */
+    for (int64_t b = 0; p->first_tokens && p->starts && p->context && p->later_keys && b < p->batch; b++)
+        if (fuzz_start(p, b) && fuzz_start(p, b) + p->first_tokens > fuzz_len(p, b)) p->first_tokens = 0;
     if (p->copy || p->o.method != SANTA_VATTENTION) p->predictor = 0;
     if (p->copy && p->o.vattention.heavy_tokens == SANTA_NONE) p->o.vattention.heavy_tokens = 0;
     fuzz_keep_used(&p->o);
