@@ -9142,15 +9142,16 @@ __device__ __forceinline__ quarter_block load_quarter(const uint4 *from, bool by
     for (int k = 1; k < 4; k++) x.w[k] = bytes ? x.w[0] : __ldcg(from + 4 * k);
     return x;
 }
-/* Four of them; by selects, as registers have no index. */
+/* By selects, as registers have no index. */
+__device__ __forceinline__ unsigned one_of(const uint4 &y, int i) {
+    return i == 0 ? y.x : i == 1 ? y.y : i == 2 ? y.z : y.w;
+}
+/* Four of them. */
 __device__ __forceinline__ uint4 four_of(const quarter_block &x, int k, bool bytes) {
     uint4 y = k == 0 ? x.w[0] : k == 1 ? x.w[1] : k == 2 ? x.w[2] : x.w[3];
     if (!bytes) return y;
-    const unsigned z = k == 0 ? y.x : k == 1 ? y.y : k == 2 ? y.z : y.w;
+    const unsigned z = one_of(y, k);
     return make_uint4(z & 255u, z >> 8 & 255u, z >> 16 & 255u, z >> 24);
-}
-__device__ __forceinline__ unsigned one_of(const uint4 &y, int i) {
-    return i == 0 ? y.x : i == 1 ? y.y : i == 2 ? y.z : y.w;
 }
 
 /* A warp's keys of a rescue, blocks in order. place: block, the lane's quarter, which of its 16;
@@ -9368,9 +9369,8 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
     for (int shift = first_shift, step = t.blocks > want ? BLOCKS : KEYS;; odd = !odd) {
         int *const count = odd ? s.other_count : s.count;
         const unsigned equal = ties ? s.equal : 0u, limit = ties ? equal + 1 : end;
-        /* the mass that is as far below */
         const unsigned most = __float_as_uint(inverse);
-        const float least = __uint_as_float(most - min(limit, most));
+        const float least = __uint_as_float(most - min(limit, most));         /* as far below */
         const auto counts = [&](unsigned below, unsigned number) {
             const unsigned y = !ties ? below : below == equal ? number : ~0u;
             if (y >= lo && y < end) atomicAdd(&count[min((y - lo) >> shift, 255u)], 1);
@@ -16855,10 +16855,10 @@ void arrange_proxy(const geometry &g, santa_stash stash, layout *l) {
     l->rescued = add_part(l, rows, sizeof(int));
 }
 
-/* CTAs of a team: as many as the card has room for at once. */
-int draw_cluster(const call &c) {
+/* Clusters of 1 << this, of `ctas` that are to have one each: as many as the card has room for
+   at once. */
+int cluster_shift_of(const call &c, i64 ctas) {
     int shift = 0;
-    const i64 ctas = c.g.teams * c.g.batch;
     while (c.card.major >= 9 && 1 << shift < MOST_CLUSTER && ctas << (shift + 1) <= c.card.multiprocessors)
         shift++;
     return shift;
@@ -16872,7 +16872,7 @@ void arrange_rows(call &c) {
     p.share_units = (float *)(c.workspace + c.l.spreads);
     p.ticks = (i64 *)(c.workspace + c.l.ticks);
     p.together = (int)c.g.together;
-    p.cluster_shift = draw_cluster(c);
+    p.cluster_shift = cluster_shift_of(c, c.g.teams * c.g.batch);
     const i64 sums = (i64)(DRAW_PARTS >> p.cluster_shift) * p.together * p.dv * (i64)sizeof(float);
     p.sums = sums > DRAW_SUMS ? (float *)(c.workspace + c.l.sums) : nullptr;
     p.stage_at = (int)sizeof(draw_memory) + (p.sums ? 0 : (int)(sums + 15) / 16 * 16);
@@ -16998,15 +16998,6 @@ template <bool RANKS> cudaError_t launch_drawn(const call &c) {
                                          !RANKS, 1 << c.p.cluster_shift);
 }
 
-/* CTAs of a head that may be rescued: as long as each has a multiprocessor. */
-int rescue_cluster(const call &c) {
-    int shift = 0;
-    const i64 ctas = (i64)c.g.gather.x * c.g.gather.y * c.g.gather.z;
-    if (c.p.rescue_keys <= 0 || !(c.p.rescue_above < INFINITY) || c.card.major < 9) return 0;
-    while (2 << shift <= MOST_CLUSTER && ctas << (shift + 1) <= c.card.multiprocessors) shift++;
-    return shift;
-}
-
 cudaError_t launch_proxy(call &c) {
     params &p = c.p;
     p.copied = 1;
@@ -17028,7 +17019,8 @@ cudaError_t launch_proxy(call &c) {
         if (met != cudaSuccess || c.has_failed) return met;
     }
     if (p.together > 1) p.cluster_shift = shift;
-    else if (!p.ranks) p.cluster_shift = rescue_cluster(c);
+    else if (!p.ranks && p.rescue_keys > 0 && p.rescue_above < INFINITY)                  /* may rescue */
+        p.cluster_shift = cluster_shift_of(c, (i64)c.g.gather.x * c.g.gather.y * c.g.gather.z);
     const cudaError_t drawn = p.together > 1 ? launch_draw(c)
                             : p.ranks ? launch_drawn<true>(c) : launch_drawn<false>(c);
     if (!p.ranks || drawn != cudaSuccess || c.has_failed) return drawn;
@@ -17089,12 +17081,8 @@ void arrange_selected(const geometry &g, santa_stash stash, layout *l) {
 
 /* CTAs of a head: as long as each has a multiprocessor, and keys enough. */
 cudaError_t launch_top(call &c) {
-    int shift = 0;
-    const i64 ctas = c.g.heads * c.g.batch;
-    while (c.card.major >= 9 && 2 << shift <= SELECT_CLUSTER
-           && ctas << (shift + 1) <= c.card.multiprocessors
-           && c.g.blocks >> (shift + 1) >= SELECT_SPAN)
-        shift++;
+    int shift = cluster_shift_of(c, c.g.heads * c.g.batch);
+    while (shift && c.g.blocks >> shift < SELECT_SPAN) shift--;
     c.p.cluster_shift = shift;
     return launch<k_top>(c, dim3((unsigned)c.g.heads << shift, (unsigned)c.g.batch), SELECT_THREADS, 0,
                          true, 1 << shift);

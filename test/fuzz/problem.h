@@ -326,7 +326,7 @@ static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
     p->no_lse     = fuzz_chance(s, 8);
     p->no_error   = (santa_method_traits(p->o.method) & SANTA_BIASED) || fuzz_chance(s, 3);
     p->no_audit   = fuzz_chance(s, 3);
-    if (p->window && fuzz_chance(s, 2) && !(p->starts && p->context && p->first_key))
+    if (p->window && fuzz_chance(s, 2))
         p->first_tokens = fuzz_between(s, 1, fuzz_chance(s, 2) ? p->n : 6);
     if (fuzz_chance(s, 8))      fuzz_choose_list(s, p);
     else if (fuzz_chance(s, 4)) fuzz_choose_copy(s, p);
@@ -336,8 +336,10 @@ static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
         || p->o.method == SANTA_SAMPLE_ATTENTION)
         p->first_tokens = 0;
     /* left padding and first tokens end in the part that has key 0 */
-    for (int64_t b = 0; p->first_tokens && p->starts && p->context && p->later_keys && b < p->batch; b++)
-        if (fuzz_start(p, b) && fuzz_start(p, b) + p->first_tokens > fuzz_len(p, b)) p->first_tokens = 0;
+    for (int64_t b = 0; p->first_tokens && p->starts && p->context && b < p->batch; b++)
+        if (p->first_key || (p->later_keys && fuzz_start(p, b)
+                             && fuzz_start(p, b) + p->first_tokens > fuzz_len(p, b)))
+            p->first_tokens = 0;
     if (p->copy || p->o.method != SANTA_VATTENTION) p->predictor = 0;
     if (p->copy && p->o.vattention.heavy_tokens == SANTA_NONE) p->o.vattention.heavy_tokens = 0;
     fuzz_keep_used(&p->o);
