@@ -155,13 +155,14 @@
    SANTA_PPS         sampling with probability proportional to size, without replacement, by one
                      comb for all heads h of a group (Madow 1949). Row j is drawn with
                      probability pi_j = min(1, S max_h p_hj) and counts p_hj / pi_j in head h:
-                     unbiased (Horvitz and Thompson). The sum of pi_j rows are drawn, at most
-                     group * S, each once, and each head uses all of them: no more rows than
-                     the heads' own combs draw, and far fewer where heads agree. Keys with
-                     S p >= 1 are there surely. A head's weights add up to 1 on average; where
-                     the sure keys hold a quarter of its mass, they take up what is missing,
-                     without bias. A result may leave the range of V. As with sys, no theorem
-                     bounds the variance for every order of V.
+                     unbiased (Horvitz and Thompson). The comb's teeth are 1 apart along the sum
+                     of S max_h p_hj; a key is there if one of them is its. The sum of pi_j rows
+                     are drawn, at most group * S, each once, and each head uses all of them: no
+                     more rows than the heads' own combs draw, and far fewer where heads agree.
+                     Keys with S p >= 1 are there surely. A head's weights add up to 1 on
+                     average; where the sure keys hold a quarter of its mass, they take up what
+                     is missing, without bias. A result may leave the range of V. As with sys,
+                     no theorem bounds the variance for every order of V.
    SANTA_SAAP        keys in buckets, queries sent to buckets by a classifier, see >>saap. Reads
                      sink and local tokens and some of the other keys, K and V alike: a few
                      whole buckets, and num_samples of their other keys, weighed by the chance
@@ -260,9 +261,10 @@
    NaN or +inf score among the keys a row reads gives NaN in all of that row's out and lse,
    never a plausible number; where soft_cap is set a +inf product is a score of soft_cap. Heads
    of a group that share keys or draws may share such a NaN. A NaN in a V row shows when the row
-   is read; rows not drawn are not looked at. dense, prefill and vattention, and on a GPU all
-   methods but pps, add up before they divide: |V| times the keys that weigh as much as the
-   largest, or the draws, must stay below 3e38, or out is infinite.
+   is read; rows not drawn are not looked at. dense, prefill, sample-attention, vattention, saap
+   and what draws from a copy of K, and on a GPU all methods but pps, add up before they divide:
+   |V| times the keys that weigh as much as the largest, or the draws, must stay below 3e38, or
+   out is infinite.
 
    >>random
 
@@ -303,10 +305,10 @@
                      right on average, but for the normalisation within the block. Adds a little
                      variance where a block holds both heavy and light keys.
    Rounded stashes draw other, equally good rows: compare devices at the same stash.
-   From a copy of K either rounded stash has a byte for a key, 1/16 of an octave a step, down to
-   2^-16 of its block's largest: each key is weighed with the chance that it had. A head that is
-   done again with exact scores has their stash instead, as without a copy. Top-k on a GPU
-   then ranks keys by these steps; the CPU ranks them by their scores.
+   From a copy of K either rounded stash has a byte for a key: scores in whole sixteenths of an
+   octave, at most 254 of them below the block's largest. Each key is weighed with the chance
+   that it had; top-k ranks keys by these steps. A head that is done again with exact scores has
+   their stash instead, as without a copy.
 
    >>proxy
 
@@ -317,22 +319,23 @@
        out = sum w_j v_j / sum w_j,    lse = log(Z^ + sum (exp(s_j) - exp(s^_j)) / pi_j).
    The copy may be stale or wrong: that costs draws, not correctness. out is a ratio of unbiased
    estimates: consistent, not unbiased; its error falls as more are drawn.
-   Read exactly and never drawn: the first 4 keys, the last 64 and all behind the last whole
-   block that is encoded (options.proxy, proxy_lens). A head whose log weights must be expected
-   to vary by more than rescue_above (by its masses and the copy's own error, before a row is
-   read) has the exact scores of its rescue_keys likeliest keys put in first: then of 160 heads
-   whose scores spread by 3.5 to 4 at most one with sys and four with pps had an error above
-   1.15 times that of sys with exact scores; with .25 one in six. Where the drawn keys show more
-   than exact_above, or the rescued ones that and four times what was expected (such a copy is
-   not of this K), or the copy has a NaN, the head is done again with exact scores. stats counts
-   both. A key that the copy underrates by x is drawn exp(-x) times as often and weighs exp(x)
-   times as much where it is drawn: rare large errors that no guard sees, which is what 4 bits,
-   the rotation and the rescue are for. One that it puts 87 below the best is never drawn. Take
-   2 bits only with rescue, of 4 * num_samples keys where scores spread by 4 and more, and not
-   where one feature of K is many times the others: draws of sys and prop may be far off there,
-   and no guard sees it. lse loses what the copy overrates a key by to rounding, which matters
-   from some 10 on; of top-k, too, which has no guard that would see it. A key with a NaN is a
-   zero in its block's centre: left padding had better be some real key.
+   Read exactly and never drawn: the first 4 keys, the last 64 with those before them in their
+   block, and all behind the last whole block that is encoded (options.proxy, proxy_lens). A
+   head whose log weights must be expected to vary by more than rescue_above (by its masses and
+   the copy's own error, before a row is read) has the exact scores of its rescue_keys likeliest
+   keys put in first: then of 160 heads whose scores spread by 3.5 to 4 at most one with sys and
+   four with pps had an error above 1.15 times that of sys with exact scores; with .25 one in
+   six. Where the drawn keys show more than exact_above, or the rescued ones that and four times
+   what was expected (such a copy is not of this K), or the copy has a NaN, the head is done
+   again with exact scores. stats counts both. A key that the copy underrates by x is drawn
+   exp(-x) times as often and weighs exp(x) times as much where it is drawn: rare large errors
+   that no guard sees, which is what 4 bits, the rotation and the rescue are for. One that it
+   puts 87 below the best is never drawn. Take 2 bits only with rescue, of 4 * num_samples keys
+   where scores spread by 4 and more, and not where one feature of K is many times the others:
+   draws of sys and prop may be far off there, and no guard sees it. lse loses what the copy
+   overrates a key by to rounding, which matters from some 10 on; of top-k, too, which has no
+   guard that would see it. A key with a NaN is a zero in its block's centre: left padding had
+   better be some real key.
    pps: one comb for the heads of a group. sys, prop: one for each head; a key with S p^ >= 1 is
    there surely and counts once. num_combs must be 1.
    top-k: the num_samples keys of largest s^ with their exact scores, beside those always read.
@@ -366,9 +369,9 @@
    sm_scale key_norm q . centroid: the paper's k-means baseline. Keys and queries are those
    before RoPE. examples/saap has the trainer and the file format.
    santa_buckets_assign puts keys into an index as they come: 6 bytes a key and KV head, 8 a
-   bucket. Read exactly, whatever the router says: the first keys, the last ones, and those
-   behind the last 64 that are whole (options.saap). The other keys are the far ones. What is
-   done with them:
+   bucket. Read exactly, whatever the router says: the first keys, the last ones and those
+   before them in their 64 (options.saap). The other keys are the far ones. What is done with
+   them:
    - num_probes = l: the l buckets of the largest sum of f over the group's heads are read whole
      (softmax before the sum; ties go to the lower bucket; buckets without keys are passed
      over). Real buckets are far from equal in size: compare at equal stats.visited_rows, not at
@@ -638,13 +641,13 @@ extern "C" {
     X(ERR_SINKS,               "an attention sink is NaN or +infinity")                                    \
     X(ERR_ALIBI,               "an ALiBi slope is NaN or infinite")                                        \
     X(ERR_METHOD,              "method is not a santa_method, or this step has no such method")            \
-    X(ERR_NUM_SAMPLES,         "num_samples is negative or too large")                                     \
+    X(ERR_NUM_SAMPLES,         "num_samples is out of range")                                              \
     X(ERR_TILE_SIZE, "tile_size is not a positive multiple of 64 (for flash also 8, 16 or 32)")            \
     X(ERR_TOP_P,               "top_p is not in (0, 1]")                                                   \
     X(ERR_SCORES,              "scores is not a santa_scores_method")                                      \
     X(ERR_BERNOULLI_DRAWS,     "bernoulli_draws is negative or larger than 65536")                         \
     X(ERR_VATTENTION_TOKENS,   "sink_tokens, local_tokens or heavy_tokens is below SANTA_NONE")            \
-    X(ERR_BASE_SAMPLES,        "base_samples is 1 or negative: a spread needs at least 2")                 \
+    X(ERR_BASE_SAMPLES,        "base_samples is neither 0 nor at least 2")                                 \
     X(ERR_EPSILON,             "epsilon is not in (0, 1)")                                                 \
     X(ERR_DELTA,               "delta is not in [1e-290, 1)")                                              \
     X(ERR_DELTA_VECTOR,        "delta above 0.215: the CLT bound on a vector's norm does not hold there")  \
@@ -652,7 +655,7 @@ extern "C" {
     X(ERR_GUARANTEE,           "guarantee is not a santa_guarantee")                                       \
     X(ERR_BUDGET_INPUT,        "a budget's population, spread or total is negative, NaN or infinite")      \
     X(ERR_STD_ERROR,           "std_error is not available for this method")                               \
-    X(ERR_ISA,                 "the forced instruction set is unknown or this machine does not have it")   \
+    X(ERR_ISA,                 "isa is unknown, or this machine does not have it")                         \
     X(ERR_THREADS,             "num_threads is negative, or above 1 without parallel_for or OpenMP")       \
     X(ERR_ITEMS,               "item_begin, item_end is not a range of batch x kv_heads items")            \
     X(ERR_WORKSPACE_NULL,      "workspace is NULL")                                                        \
@@ -661,7 +664,7 @@ extern "C" {
     X(ERR_INDEX,               "a batch, row, head or key index is out of range")                          \
     X(ERR_NAN,                 "the input holds a NaN or +infinity")                                       \
     X(ERR_PROBABILITIES,       "probabilities are negative, NaN or do not sum to 1 within 1e-3")           \
-    X(ERR_BACKEND, "a backend must be registered for a device other than the CPU, with all functions set") \
+    X(ERR_BACKEND,             "a backend wants a device other than the CPU, and all of its functions")    \
     X(ERR_STASH,               "stash is not a santa_stash")                                               \
     X(ERR_SCALE,               "k_scale or v_scale is negative, NaN or infinite")                          \
     X(ERR_ROW_SCALES, "k_scales or v_scales are not f32, f16 or bf16, or not one for each row of k or v")  \
@@ -669,7 +672,7 @@ extern "C" {
     X(ERR_Q8_0, "a q8_0 tensor wants head_dim and strides in multiples of 32, and features side by side")  \
     X(ERR_Q4_0, "a q4_0 tensor wants head_dim and strides in multiples of 32, and features side by side")  \
     X(ERR_DENSE_BELOW,         "dense_below is below SANTA_AUTO")                                          \
-    X(ERR_OUT_OVERLAP, "elements of out share memory: a stride does not reach over what lies within it")   \
+    X(ERR_OUT_OVERLAP,         "elements of out share memory: a stride is too short")                      \
     X(ERR_COMBS,  "num_combs is not in [0, 16] or does not divide num_samples; from a copy of K it is 1")  \
     X(ERR_FIRST_KEY,           "first_key is negative or above 2^31 - 1")                                  \
     X(ERR_CONTEXT_LEN, "a context_lens entry is negative, or smaller than first_key + a seq_len above 0")  \
@@ -720,7 +723,7 @@ extern "C" {
     X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0, or did not bring what this rank said")  \
     X(ERR_BACKEND_SPARSE,                                                                                  \
       "sample-attention on this device wants 16-byte rows, q of f16 or bf16, k and v of that or e4m3")     \
-    X(ERR_BACKEND_SCORES,      "this device has exact scores only")                                        \
+    X(ERR_BACKEND_SCORES,      "this device has no such scores")                                           \
     X(ERR_BACKEND_DTYPE, "q8_0, e5m2, q4_0 on this device: not for sample-attention")                      \
     X(ERR_BACKEND_HEAVY,       "this device asks no predictor: heavy_index has its answer")               \
     X(ERR_BACKEND_FIRST_TOKENS, "this device has no first_tokens with a list of keys or dense_below")      \
@@ -1081,8 +1084,8 @@ typedef struct santa_ranks_options {
 } santa_ranks_options;
 
 /* How. Zero everything: each zero is the default written beside it. Values out of range are
-   refused whatever the method is, and so is what the method would not look at: see
-   SANTA_OPTION_LIST. */
+   refused whatever the method is (num_samples above SANTA_MAX_SAMPLES where it draws), and so
+   is what the method would not look at: see SANTA_OPTION_LIST. */
 typedef struct santa_options {
     int64_t      num_samples;      /* draws (or k of top-k) per query head (saap: per group, or
                                       SANTA_NONE), 0 = 128. First, so that {0} is C++, too */
@@ -1125,7 +1128,7 @@ typedef struct santa_options {
    call that does not read it is refused (SANTA_ERR_OPTION_UNUSED): no option is accepted and
    ignored.
      draws       iid .. flash, pps                     top_p      top-p
-     tiles       prop, flash                           vattention vattention
+     tiles       flash; prop without a copy            vattention vattention
      combs       sys, prop, flash                      indices    vattention with heavy_index
      stash       iid .. flash, pps; top-k from a copy  saap       saap
      bernoulli   SANTA_SCORES_BERNOULLI_*, _GROUP_*    far_draws  saap, if num_samples is not SANTA_NONE
@@ -1191,7 +1194,7 @@ typedef struct santa_stats {
     int64_t k_features_read;       /* K elements the group needed (all features for exact scores) */
     int64_t k_features_head;       /* the same counted per query head, summed over the group; from a
                                       copy of K the CPU counts all of the group's for each head */
-    int64_t v_rows_read;           /* distinct V rows, once per group */
+    int64_t v_rows_read;           /* distinct V rows, once per group; of a list all entries */
     int64_t v_rows_head;           /* distinct V rows per query head, summed over the group */
     int64_t draws;                 /* draws made (sampled methods, flash's minimum included; of
                                       pps and saap teeth of the group's comb), residual keys
@@ -1216,9 +1219,10 @@ typedef struct santa_stats {
     double  imbalance, largest_bucket, covered_mass;
 } santa_stats;
 
-/* a and o, checked, with every default written out: what a backend works from. heavy_tokens and
-   base_samples are SANTA_AUTO where they depend on the row's keys; NULL arrays stay NULL. The
-   pointers are a's and o's. */
+/* a and o, checked, with every option's default written out: what a backend works from.
+   heavy_tokens and base_samples are SANTA_AUTO where they depend on the row's keys; NULL arrays
+   stay NULL, zeros of ranks stay where there are none. Of a the scales are in scale and v_scale;
+   proxy_bits of 0 is 4. The pointers are a's and o's. */
 typedef struct santa_problem {
     santa_attention a;
     santa_options   o;
@@ -1375,7 +1379,9 @@ SANTADEF size_t       santa_kmeans_workspace_size(int64_t n, int64_t d, int64_t 
    santa_decode gives:
        santa_scores -> santa_sample (per head) -> santa_gather.
    The same bits, with two exceptions that agree within rounding: dense, which santa_decode sums
-   block by block, and a forced isa, since santa_gather takes the best one. CPU tensors only. */
+   block by block, and a forced isa, since santa_gather takes the best one. Attention sinks are
+   not in them: santa_merge puts one in, as a part of out 0 and lse the sink. CPU tensors
+   only. */
 
 /* Scores of one query row for the group of query heads of one KV head:
    scores[g * scores_stride + j], j < seq_len, after scale, soft cap and ALiBi; masked keys are
@@ -1403,11 +1409,11 @@ typedef struct santa_draws {
     float    lse;                  /* written: log of the sum of exp(score) */
 } santa_draws;
 
-/* Draw rows from softmax(scores[0..n)), -inf = masked. Every method but vattention and saap
-   (dense gives all rows with mass; pps draws for this head alone, as santa_decode does in a
-   group of one). Uses o's method, num_samples, top_p, tile_size, seed and offset (not
-   dense_below, scores: o may be that of a whole call). NaN or +inf among the scores is ERR_NAN;
-   no key with mass gives rows = 0, lse = -inf. */
+/* Draw rows from softmax(scores[0..n)), n > 0, -inf = masked. Every method but vattention and
+   saap (dense and sample-attention give all rows with mass; pps draws for this head alone, as
+   santa_decode does in a group of one). Uses o's method, num_samples, top_p, tile_size, seed
+   and offset (not dense_below, scores: o may be that of a whole call). NaN or +inf among the
+   scores is ERR_NAN; no key with mass gives rows = 0, lse = -inf. */
 SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_options *o,
                                    santa_stream_id id, santa_draws *draws, void *workspace,
                                    size_t workspace_bytes);
@@ -3053,7 +3059,7 @@ static int santa__is_bernoulli(const santa_options *o) {
    scores. */
 #define SANTA__READER_LIST(X)                                                                              \
     X(top_p,      o->method == SANTA_TOP_P)                                                                \
-    X(tiles,      traits & SANTA_TILES)                                                                    \
+    X(tiles,      tiles)                                                                                   \
     X(stash,      (traits & SANTA_DRAWS) || (o->method == SANTA_TOP_K && is_copied))                       \
     X(combs,      traits & SANTA_COMBS)                                                                    \
     X(draws,      traits & SANTA_DRAWS)                                                                    \
@@ -3098,6 +3104,7 @@ static unsigned santa__readers(const santa_options *o) {
     const int is_va = o->method == SANTA_VATTENTION,
               is_copied = o->scores == SANTA_SCORES_PROXY
                           && !(is_va && (v->heavy || v->heavy_index || v->heavy_tokens == SANTA_NONE));
+    const unsigned tiles = is_copied ? 0 : traits & SANTA_TILES;
     unsigned readers = 0;
 #define SANTA__X(reader, when) if (when) readers |= 1u << SANTA__BY_##reader;
     SANTA__READER_LIST(SANTA__X)
@@ -3108,14 +3115,15 @@ static unsigned santa__readers(const santa_options *o) {
 
 static int santa__is_set(const santa_options *o, const santa__option *x) {
     const char *at = (const char *)o + x->at;
-    int64_t whole = 0;
-    int32_t half = 0;
+    int64_t whole;
+    int32_t half;
     double value;
     if (x->is_real) memcpy(&value, at, sizeof value);
     else {
-        if (x->size == sizeof half) memcpy(&half, at, sizeof half);
-        else memcpy(&whole, at, sizeof whole);
-        value = (double)half + (double)whole;
+        if (x->size == sizeof whole) memcpy(&whole, at, sizeof whole);
+        else if (x->size == sizeof half) { memcpy(&half, at, sizeof half); whole = half; }
+        else whole = *at;                           /* an enum, by -fshort-enums */
+        value = (double)whole;
     }
     return !(value >= 0.0 && value <= 0.0) && !(value >= x->by_default && value <= x->by_default);
 }
@@ -6641,6 +6649,7 @@ static void santa__gather_shared(const santa__job *j, int64_t x0, int64_t group,
         for (x = 0; x < heads; x++) {
             const santa__mass *m = &mass[h + x];
             const int has_error = j->p->a.std_error && m->total > 0.0;
+            if (m->total <= 0.0) memset(sum + x * dv, 0, (size_t)dv * sizeof *sum);
             if (sure) {
                 memcpy(sure + santa__result_at(j, x0 + h + x) * (dv + 2), sum + x * dv,
                        (size_t)dv * sizeof *sum);
@@ -6851,6 +6860,32 @@ static int64_t santa__num_copied(const santa__job *j) {
     return last ? (last - 1) / SANTA_BLOCK + 1 - j->begin / SANTA_BLOCK : 0;
 }
 
+/* A rounded stash of the copy has scores of whole sixteenths of an octave, at most 254 of these
+   below their block's largest, as a GPU keeps them in bytes: never so low that a key could not
+   be drawn, and any other chance is made up for by a key's weight. */
+#define SANTA__LEAST_SCORE (-11.0037115f)
+#define SANTA__LEAST_MASS  1.66398275e-5f
+
+SANTA__NOINLINE static float santa__rounded_score(float s) {
+    const float x = s * 23.0831207f;
+    if (!(x > -8e6f && x < 8e6f)) return s;
+    return (float)(int)(x < 0.0f ? x - 0.5f : x + 0.5f) * 0.0433216988f;
+}
+
+/* Scores of a block of the copy. Where the steps say too little they are NaN. */
+SANTA__ONCE SANTA__NOINLINE
+static void santa__round_scores(float *s) {
+    float top = SANTA__MASKED;
+    int i;
+    if (santa__has_bad(s, SANTA_BLOCK)) return;
+    for (i = 0; i < SANTA_BLOCK; i++) top = SANTA__MAX(top, s[i]);
+    if (top < SANTA__MASK_LIMIT) return;
+    if (!(top > -69314.7f && top < 69314.7f)) { s[0] = santa__nan(); return; }
+    top = santa__rounded_score(top) + SANTA__LEAST_SCORE;
+    for (i = 0; i < SANTA_BLOCK; i++)
+        if (s[i] > SANTA__MASK_LIMIT) s[i] = SANTA__MAX(santa__rounded_score(s[i]), top);
+}
+
 /* Weights, masses, and sums of weight * gain^2 of the blocks from .. to - 1: the copy once. */
 static void santa__copied_blocks(santa__job *j, int64_t span, int64_t from, int64_t to) {
     const santa__plan *p = j->plan;
@@ -6871,6 +6906,8 @@ static void santa__copied_blocks(santa__job *j, int64_t span, int64_t from, int6
             for (k = 0; k < SANTA_BLOCK; k++)
                 if (b * SANTA_BLOCK + k < part.from || b * SANTA_BLOCK + k >= part.to) s[k] = SANTA__MASKED;
         }
+        for (x = 0; x < j->queries && j->o->stash > SANTA_STASH_F32; x++)
+            santa__round_scores(j->scores + x * p->score_stride + i * SANTA_BLOCK);
         santa__block_mass(j->kernel, is_top, j->scores + i * SANTA_BLOCK, p->score_stride, j->queries,
                           SANTA_BLOCK, SANTA__PART(float, j, block_max) + i,
                           SANTA__PART(float, j, block_sum) + i, p->blocks);
@@ -6916,11 +6953,10 @@ static double santa__copied_rest(const santa__mass *m, float max, double fixed) 
 }
 
 /* Sums and shares, beside what is read exactly. A head with a NaN has none. */
-static void santa__copied_shares(const santa__job *j, santa__mass *m, float fixed_max, double fixed,
-                                 int is_rounded) {
+static void santa__copied_shares(const santa__job *j, santa__mass *m, float fixed_max, double fixed) {
     if (santa__prefix(m)) m->total = (double)santa__nan();
     m->rest = santa__copied_rest(m, fixed_max, fixed);
-    if (!santa__selects(j->o)) santa__mass_units(m, is_rounded);
+    if (!santa__selects(j->o)) santa__mass_units(m, 0);
 }
 
 /* Sum of (noise |q| gain)^2 over the copy's keys, by their masses: shares if there are units,
@@ -6965,22 +7001,28 @@ SANTA__NOINLINE static float santa__largest(const float *u, float *tops) {
 /* Exact scores s[0 .. n) take the place of the copy's for keys of one block: index[0 .. n). u,
    max and sum of the block follow; max also down, or a key that was far overrated would hide
    all others. */
-static void santa__mend_block(const int32_t *index, const float *s, int n, float *u, float *max,
-                              float *sum) {
+static void santa__mend_block(const int32_t *index, float *s, int n, float *u, float *max, float *sum,
+                              int is_rounded) {
     float best = SANTA__MASKED, tops[SANTA_BLOCK / 8], total[4] = {0.0f}, left, scale;
+    const float least = is_rounded ? SANTA__LEAST_MASS : 0.0f;
     int i;
     for (i = 0; i < n; i++) {
         if (santa__nan_or_plus_inf(s[i])) { *sum = santa__nan(); return; }
+        if (is_rounded) s[i] = santa__rounded_score(s[i]);
         best = SANTA__MAX(best, s[i]);
         u[index[i] % SANTA_BLOCK] = 0.0f;
     }
     left = santa__largest(u, tops);
     if (left > 0.0f) best = SANTA__MAX(best, *max + (float)log((double)left));
+    if (is_rounded) best = santa__rounded_score(best);
     scale = left > 0.0f ? (float)exp((double)*max - (double)best) : 0.0f;
-    for (i = 0; i < SANTA_BLOCK; i++) u[i] = SANTA__MIN(u[i] * scale, 1.0f);
-    for (i = 0; i < n; i++)
-        u[index[i] % SANTA_BLOCK] =
-            s[i] - best < SANTA__EXP_UNDERFLOW ? 0.0f : (float)exp((double)s[i] - (double)best);
+    for (i = 0; i < SANTA_BLOCK; i++)
+        if (u[i] > 0.0f) u[i] = SANTA__MIN(SANTA__MAX(u[i] * scale, least), 1.0f);
+    for (i = 0; i < n; i++) {
+        float *x = &u[index[i] % SANTA_BLOCK];
+        if (s[i] - best > SANTA__EXP_UNDERFLOW) *x = (float)exp((double)s[i] - (double)best);
+        if (s[i] > SANTA__MASK_LIMIT) *x = SANTA__MAX(*x, least);
+    }
     for (i = 0; i < SANTA_BLOCK; i += 4) {
         total[0] += u[i];
         total[1] += u[i + 1];
@@ -6991,22 +7033,31 @@ static void santa__mend_block(const int32_t *index, const float *s, int n, float
     *sum = (total[0] + total[1]) + (total[2] + total[3]);
 }
 
+/* By what the head's likeliest keys are chosen: their masses. Rounded ones, for which whole is
+   all mass, else 0, are 2^(-k / 16), many alike but for last bits, which go: none of the
+   sixteen is close to where the number changes that is left. */
+static float santa__likelihood(float p, float whole) {
+    return whole > 0.0f ? santa__from_bits((santa__bits(p * whole) + 0xdb3u) & ~0xfffu) : p;
+}
+
 /* The keys of a head's largest masses and others, ascending; how many. Few eights have one. */
-static int64_t santa__likely(const santa__mass *m, const float *u, int64_t want, float *p, int32_t *index) {
+static int64_t santa__likely(const santa__mass *m, const float *u, int64_t want, int is_rounded, float *p,
+                             int32_t *index) {
     const int64_t eights = m->blocks * (SANTA_BLOCK / 8);
+    const float whole = is_rounded ? (float)(m->total + m->rest) : 0.0f;
     float least = 0.0f, *top = p + 7 * eights;      /* are read before what is found gets there */
     uint32_t threshold = 0;
     int64_t i, k, ties, found = 0;
     for (i = 0; i < eights; i++) {
         if (i % (SANTA_BLOCK / 8) == 0) santa__largest(u + 8 * i, top + i);
-        top[i] *= m->unit[8 * i / SANTA_BLOCK];
+        top[i] = santa__likelihood(top[i] * m->unit[8 * i / SANTA_BLOCK], whole);
     }
     if (want < eights) santa__select(top, eights, NULL, (double)want, &threshold, &ties);
     if (threshold & 0x80000000u) least = santa__from_bits(threshold & 0x7fffffffu);
     for (i = 0; i < eights; i++) {
         if (!(top[i] > 0.0f) || top[i] < least) continue;
         for (k = 8 * i; k < 8 * i + 8; k++) {
-            p[found] = u[k] * m->unit[k / SANTA_BLOCK];
+            p[found] = santa__likelihood(u[k] * m->unit[k / SANTA_BLOCK], whole);
             index[found] = (int32_t)(m->first * SANTA_BLOCK + k);
             found += p[found] > 0.0f && p[found] >= least;
         }
@@ -7016,7 +7067,7 @@ static int64_t santa__likely(const santa__mass *m, const float *u, int64_t want,
 
 /* The head's likeliest keys get exact scores: those of the largest masses here, or those that
    all ranks chose. How far off the copy's were tells of the others; lightest keys of a block
-   say nothing, since a GPU's stash may have rounded them. Returns how many. */
+   say nothing, since they may have been rounded. Returns how many. */
 static int64_t santa__rescue(const santa__job *j, int64_t x, const santa__mass *m,
                              santa__copied_head *head) {
     const int64_t skip = m->first - j->begin / SANTA_BLOCK;
@@ -7024,7 +7075,9 @@ static int64_t santa__rescue(const santa__job *j, int64_t x, const santa__mass *
     float *max = SANTA__PART(float, j, block_max) + x * j->plan->blocks + skip;
     float *sum = SANTA__PART(float, j, block_sum) + x * j->plan->blocks + skip;
     int32_t *index = SANTA__PART(int32_t, j, rank_index);
-    const int64_t want = j->o->proxy.rescue_keys, found = santa__likely(m, u, want, s, index);
+    const int is_rounded = j->o->stash > SANTA_STASH_F32;
+    const int64_t want = j->o->proxy.rescue_keys,
+                  found = santa__likely(m, u, want, is_rounded, s, index);
     uint32_t threshold = head->threshold;
     int64_t ties = head->ties, rows = 0, i, k, n, b;
     if (!santa__has_ranks(j->o)) santa__select(s, found, NULL, (double)want, &threshold, &ties);
@@ -7047,7 +7100,8 @@ static int64_t santa__rescue(const santa__job *j, int64_t x, const santa__mass *
             head->known[1] += off;
             head->known[2] += off * off;
         }
-        santa__mend_block(index + i, s + i, (int)n, u + b * SANTA_BLOCK, &max[b], &sum[b]);
+        santa__mend_block(index + i, s + i, (int)n, u + b * SANTA_BLOCK, &max[b], &sum[b],
+                          is_rounded);
     }
     return rows;
 }
@@ -7120,6 +7174,7 @@ static void santa__attend_drawn(const santa__job *j, int64_t x0, int64_t heads, 
    far less than the copy says, they hide others, which were not drawn: their scores are then
    off by two standard deviations. Of what rescued keys show four times what is expected is too
    much: such a copy is not of this K. */
+SANTA__ONCE
 static double santa__found_variance(const santa__copied_head *x) {
     const double spread = x->weight > 0.0 ? x->square * x->drawn / (x->weight * x->weight) : 1.0,
                  over = log(x->drawn / SANTA__MAX(x->weight, 1e-99)), n = SANTA__MAX(x->known[0], 1.0),
@@ -7287,38 +7342,6 @@ static void santa__draw_copied(santa__job *j, int64_t x0, int64_t h, int64_t hea
     if (!santa__has_ranks(j->o)) santa__finish_copied(j, x0, h, heads, mass, &l, head);
 }
 
-/* A rounded stash of the copy: sixteenths of an octave in a byte, down to 2^-16. Never to 0: a
-   key that cannot be drawn is missing, but any other chance is made up for by its weight. */
-static void santa__round_octaves(float *u, int64_t n) {
-    const double step = 0.6931471805599453 / 16.0;
-    float rounded[255];                             /* what a code stands for */
-    uint32_t middle[17], bits;                      /* between two steps of an octave: the bits below */
-    unsigned char below[64];                        /* steps that end below 1 + i / 64 */
-    int64_t i;
-    int k;
-    for (k = 0; k < 255; k++) rounded[k] = (float)exp((double)k * -step);
-    for (k = 0; k < 16; k++) {
-        const double exact = exp(((double)k + 0.5) * step);
-        const float nearest = (float)exact;
-        memcpy(&middle[k], &nearest, sizeof bits);
-        middle[k] -= (double)nearest > exact;
-    }
-    middle[16] = UINT32_MAX;
-    for (i = k = 0; i < 64; i++) {
-        if ((0x3f800000u | (uint32_t)i << 17) > middle[k]) k++;
-        below[i] = (unsigned char)k;
-    }
-    for (i = 0; i < n; i++) {
-        int code;
-        if (!(u[i] > 0.0f) || u[i] > 1.02f) continue;
-        memcpy(&bits, &u[i], sizeof bits);
-        k = below[bits >> 17 & 63];
-        k += ((bits & 0x7fffffu) | 0x3f800000u) > middle[k];
-        code = 16 * (127 - (int)(bits >> 23)) - k;
-        u[i] = rounded[SANTA__MIN(code, 254)];
-    }
-}
-
 /* What a row reads exactly, and its heads' masses without a sum yet. */
 SANTA__ONCE
 static void santa__begin_copied(santa__job *j, int64_t row) {
@@ -7355,17 +7378,13 @@ static void santa__copied_row(santa__job *j, int64_t row) {
     for (h = 0; h < j->group; h++) {
         santa__mass *m = &mass[h];
         const santa__state *fixed = &head[h].state;
-        santa__copied_shares(j, m, fixed->m, fixed->d, 0);
+        santa__copied_shares(j, m, fixed->m, fixed->d);
         if (is_top || !(m->total > 0.0)) continue;
         head[h].expected = santa__expected_variance(m, santa__copied_spread(j, x0 + h, m, 1));
         if (head[h].expected > j->o->proxy.rescue_above && j->o->proxy.rescue_keys > 0) {
             j->stats->rescued_rows++;
             j->stats->k_rows_read += santa__rescue(j, x0 + h, m, &head[h]);
-            santa__copied_shares(j, m, fixed->m, fixed->d, 0);
-        }
-        if (j->o->stash > SANTA_STASH_F32) {
-            santa__round_octaves(santa__weights_of(j, x0 + h), m->blocks * SANTA_BLOCK);
-            santa__copied_shares(j, m, fixed->m, fixed->d, 1);
+            santa__copied_shares(j, m, fixed->m, fixed->d);
         }
     }
     if (santa__has_traits(j->o, SANTA_SHARES_ROWS)) santa__draw_copied(j, x0, 0, j->group, mass, head);
@@ -7398,14 +7417,12 @@ static void santa__step_rescue(santa__job *j, int64_t span, int64_t from, int64_
 SANTA__ONCE
 static void santa__step_size(santa__job *j, int64_t span, int64_t from, int64_t to) {
     const int is_shared = santa__has_traits(j->o, SANTA_SHARES_ROWS);
-    const int is_rounded = j->o->stash > SANTA_STASH_F32;
     santa__mass *mass = SANTA__PART(santa__mass, j, masses);
     const santa__copied_head *head = SANTA__PART(santa__copied_head, j, heads);
     int64_t h;
     (void)span; (void)from; (void)to;
     for (h = 0; h < j->group; h++) {
-        if (is_rounded) santa__round_octaves(santa__weights_of(j, h), mass[h].blocks * SANTA_BLOCK);
-        santa__copied_shares(j, &mass[h], head[h].fixed_max, head[h].fixed, is_rounded);
+        santa__copied_shares(j, &mass[h], head[h].fixed_max, head[h].fixed);
         if (!is_shared) santa__size_blocks(&mass[h], 1, j->o->num_samples);
     }
     if (is_shared) santa__size_blocks(mass, j->group, j->o->num_samples);
@@ -8333,7 +8350,8 @@ static void santa__finish_routed(const santa__job *j, const santa__picks *l, int
         santa__copied_head *x = &head[g];
         float error = 0.0f;
         if (x->state.bad) { santa__write(j, g, NULL, 0.0f, 0.0f); continue; }
-        for (c = 0; c < j->v.dim; c++) acc[c] = (float)((double)x->state.n[c] * x->scale);
+        for (c = 0; c < j->v.dim; c++)
+            acc[c] = x->state.d > 0.0 ? (float)((double)x->state.n[c] * x->scale) : 0.0f;
         if (has_error && left > 0 && x->state.d > 0.0)
             error = l->rows < 2 ? santa__inf() : (float)(sqrt(x->square) * x->scale);
         santa__write(j, g, acc, x->lse, error);
@@ -9387,8 +9405,9 @@ static void santa__meet_rescues(santa__team *team, int64_t rescued) {
             santa__say_best(m->u, m->blocks * SANTA_BLOCK, m->max, mine + k++ * most, most);
             continue;
         }
-        santa__copied_shares(one, m, head->fixed_max, head->fixed, 0);
-        found = santa__likely(m, m->u, most, s, SANTA__PART(int32_t, one, rank_index));
+        santa__copied_shares(one, m, head->fixed_max, head->fixed);
+        found = santa__likely(m, m->u, most, one->o->stash > SANTA_STASH_F32, s,
+                              SANTA__PART(int32_t, one, rank_index));
         santa__select(s, found, NULL, (double)most, &head->threshold, &head->ties);
         for (c = -1; (c = santa__next(s, c + 1, found, NULL, head->threshold, &head->ties)) < found;)
             mine[k * most + n++] = s[c];

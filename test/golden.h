@@ -353,30 +353,30 @@
     {0, 0x5c8bb4f2u, 0x672adafdu}, /* 351: vattention */
     {0, 0xa17a577bu, 0x4aa4d35eu}, /* 352: pps */
     {0, 0xf45ff5f2u, 0x89a30255u}, /* 353: sys */
-    {0, 0xe9481c7au, 0xdfc91d22u}, /* 354: top-k */
+    {1, 0xb7c52283u, 0x437d58a1u}, /* 354: top-k */
     {0, 0x931272bdu, 0x984014b7u}, /* 355: vattention */
     {0, 0xe67eb1bau, 0x39072698u}, /* 356: pps */
     {4, 0xa8953d2fu, 0x653c9029u}, /* 357: sys */
     {0, 0x215f9657u, 0x83c54167u}, /* 358: top-k */
     {0, 0xf66352ccu, 0x203e53a8u}, /* 359: vattention */
     {0, 0x0d660f2du, 0xd8a8bddfu}, /* 360: pps */
-    {0, 0xd02f8d9bu, 0x54a364eeu}, /* 361: sys */
+    {0, 0xd02f8d9bu, 0xc9c9a10fu}, /* 361: sys */
     {0, 0x2dc5e18fu, 0xf36380eeu}, /* 362: top-k */
     {1, 0xf89a4285u, 0x5ed8718fu}, /* 363: vattention */
     {0, 0xce0cd975u, 0xe7623fc6u}, /* 364: pps */
-    {1, 0xfccaee54u, 0x591aaeb0u}, /* 365: sys */
+    {0, 0xd98e6daau, 0xc861d9f7u}, /* 365: sys */
     {0, 0x98e17960u, 0xc1f0fd1au}, /* 366: top-k */
     {0, 0xee94bb02u, 0x5ba20066u}, /* 367: vattention */
     {0, 0xcb495f81u, 0xf25c1d06u}, /* 368: pps */
     {0, 0x375c3182u, 0x8b063963u}, /* 369: sys */
     {1, 0x0eef556eu, 0x88bfbe79u}, /* 370: top-k */
     {0, 0x67907880u, 0x4de80c54u}, /* 371: vattention */
-    {0, 0x8ac0b96cu, 0xa124c618u}, /* 372: pps */
+    {0, 0x8ac0b96cu, 0xfb0c8572u}, /* 372: pps */
     {0, 0x8cbaf864u, 0xed5ef30au}, /* 373: sys */
     {0, 0x97f9548eu, 0xda79125cu}, /* 374: top-k */
     {0, 0xd5e82511u, 0xa06adabdu}, /* 375: vattention */
-    {0, 0x9cdc6164u, 0x44f462fdu}, /* 376: pps */
-    {1, 0xede15082u, 0xfb62f2bfu}, /* 377: sys */
+    {0, 0xab57ab1eu, 0x9f43b415u}, /* 376: pps */
+    {0, 0x60343245u, 0x5368041cu}, /* 377: sys */
     {0, 0x261c8212u, 0xf168713au}, /* 378: top-k */
     {0, 0x2ef13698u, 0xfa46d3efu}, /* 379: vattention */
     {1, 0x09c4b473u, 0x8232de80u}, /* 380: pps */
@@ -503,7 +503,7 @@
     {2, 0xe863e5bfu, 0xb8462449u}, /* 501: top-p */
     {0, 0xd4bafceeu, 0xadc76bf2u}, /* 502: vattention */
     {363, 0xfa26ec1bu, 0xcfd0d3bbu}, /* 503: pps */
-    {0, 0xcb373db9u, 0x8ab87d4fu}, /* 504: sys */
+    {0, 0x326c7e1au, 0x92971943u}, /* 504: sys */
     {4, 0xf39e0127u, 0x74edc3cbu}, /* 505: prop */
     {35, 0x87e88baau, 0x0518c34au}, /* 506: pps */
     {5, 0x82234aa9u, 0x34fcf41cu}, /* 507: dense */
@@ -517,8 +517,8 @@
     {0, 0x1d759ad1u, 0xb2eb7798u}, /* 515: vattention */
     {0, 0xd80df1b6u, 0xb2c91ce4u}, /* 516: pps */
     {1, 0xb799c15fu, 0xeeae3b04u}, /* 517: sys */
-    {2, 0x1cfb1639u, 0x49856b21u}, /* 518: prop */
-    {0, 0x52169e52u, 0xbd0ab25bu}, /* 519: pps */
+    {4, 0x827dd02eu, 0x2533a7b5u}, /* 518: prop */
+    {0, 0x52169e52u, 0xdc2274deu}, /* 519: pps */
     {2, 0x8767faf3u, 0x1b951007u}, /* 520: dense */
     {215, 0xcf087debu, 0x48197c3bu}, /* 521: iid */
     {0, 0xe20a99b8u, 0x82172733u}, /* 522: strat */
@@ -530,13 +530,13 @@
     {0, 0x3f8c5eb7u, 0x73aa2b7eu}, /* 528: vattention */
     {0, 0xcb15f365u, 0xa5d315c9u}, /* 529: top-k */
     {4, 0x077e284bu, 0xc3506befu}, /* 530: vattention */
-    {3, 0xd73b5e67u, 0x84dfdb9au}, /* 531: top-k */
+    {1, 0xf91c67eeu, 0xcf46fdc9u}, /* 531: top-k */
     {0, 0xdf0b499cu, 0xf8d68dc6u}, /* 532: vattention */
     {2, 0x645b6797u, 0x8c90efc0u}, /* 533: top-k */
     {0, 0x3ba8f409u, 0x76bb7f72u}, /* 534: vattention */
     {0, 0xde895312u, 0x9fe18945u}, /* 535: top-k */
     {84, 0xee3b6385u, 0x68c14d7bu}, /* 536: vattention */
-    {0, 0xf9d1243eu, 0x584a07b9u}, /* 537: top-k */
+    {0, 0xf9d1243eu, 0x439646a8u}, /* 537: top-k */
     {6, 0x2aad1e30u, 0xcbea5b96u}, /* 538: vattention */
-    {1, 0x7b0c2710u, 0x56f1299eu}, /* 539: top-k */
+    {1, 0x9ff19a9fu, 0xaa13199bu}, /* 539: top-k */
     {0, 0x270bec6bu, 0xbff23afeu}, /* 540: vattention */

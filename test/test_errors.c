@@ -858,7 +858,7 @@ static void unused_options(void) {
                                                  SANTA_SCORES_GROUP_STRAT, SANTA_SCORES_PROXY};
     static const int32_t keys[8 * BATCH * HEADS] = {0};
     static const uint8_t mask[256] = {0};
-    enum { B = 6, C = 8, ANY = 15 }; /* of scores: Bernoulli's, the copy's, all */
+    enum { B = 6, C = 8, ANY = 15 };         /* of scores: Bernoulli's, the copy's, all */
 #define M(method) (1u << SANTA_##method)
     const unsigned combs = M(SYS) | M(PROP) | M(FLASH), all = (1u << SANTA_METHOD_COUNT) - 1,
                    draws = M(IID) | M(STRAT) | combs | M(PPS);
@@ -875,7 +875,7 @@ static void unused_options(void) {
         }
     OPTION(num_samples, 32, all, ANY)               /* of all, whoever draws */
     OPTION(top_p, 0.5, M(TOP_P), ANY)
-    OPTION(tile_size, 64, M(PROP) | M(FLASH), ANY)
+    OPTION(tile_size, 64, M(PROP) | M(FLASH), ANY - C)
     OPTION(stash, SANTA_STASH_U8, draws | (scores[s] == SANTA_SCORES_PROXY ? M(TOP_K) : 0u), ANY)
     OPTION(num_combs, 2, combs, ANY)
     OPTION(dense_below, SANTA_AUTO, draws, ANY)

@@ -305,6 +305,34 @@ static void error_bar(void) {
     }
 }
 
+/* Of two heads that read rows together one has no mass, its scores are -inf: nothing, whatever
+   V holds. */
+static void no_mass_beside_nan(void) {
+    ref_spec s = ref_spec_make(2, 1, 300, 8);
+    ref_problem p;
+    ref_build(&p, &s);
+    for (int64_t h = 0; h < 2; h++)
+        for (int64_t c = 0; c < 8; c++) ref_set(&p.a.q, 0, 0, h, c, h || c ? 0.0 : -1e20);
+    for (int64_t j = 0; j < 300; j++) {
+        ref_set(&p.a.k, 0, j, 0, 0, 1e20);
+        ref_set(&p.a.v, 0, j, 0, 5, (double)test_nan());
+    }
+    for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
+        santa_options o = ref_options((santa_method)m, 16, test_seed);
+        santa_clear_unused_options(&o);
+        if (m == SANTA_SAAP || m == SANTA_SAMPLE_ATTENTION) continue;
+        p.a.std_error = santa_method_traits(o.method) & SANTA_BIASED ? NULL : p.std_error;
+        if (!ref_run(&p, &o, NULL)) continue;
+        for (int64_t c = 0; c < 8; c++) {
+            CHECK_MSG(ref_get(&p.a.out, 0, 0, 0, c) == 0.0, "%s: number %d of a head without mass is not 0",
+                      santa_method_name(o.method), (int)c);
+            CHECK(test_is_nan((float)ref_get(&p.a.out, 0, 0, 1, c)) == (c == 5));
+        }
+        CHECK(p.lse[0] < -3e38f && p.lse[1] > 5.0f && (!p.a.std_error || p.std_error[0] == 0.0f));
+    }
+    ref_free(&p);
+}
+
 const test_case suite_pps[] = {
     {"chances of the keys of a group", chances},
     {"weights", weights},
@@ -313,5 +341,6 @@ const test_case suite_pps[] = {
     {"unread rows, NaN, all keys, equal scores", edges},
     {"std_error", error_bar},
     {"std_error of each draw", error_formula},
+    {"a head without mass beside one with NaN", no_mass_beside_nan},
     {0, 0}
 };
