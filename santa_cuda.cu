@@ -795,6 +795,17 @@ struct proxy_scores_memory {
     float unit[PASS_HEADS], middle[PASS_HEADS];
 };
 
+/* The keys of a row that the copy of K stands for: from .. to - 1, beside them [begin, from)
+   and [to, end) are read exactly. All of them are if none can be taken from the copy. */
+struct proxy_range { int begin, end, position, from, to; };
+/* The team of a CTA: the heads that draw together, their keys. */
+struct team {
+    int b, head, heads, kv;                         /* head: the first one */
+    i64 row;                                        /* its number */
+    proxy_range range;                              /* from .. to - 1 are drawn from */
+    int first, blocks, part_blocks;                 /* of these; of a part of them */
+    int cta, parts, lo, hi;                        /* this CTA's: parts, blocks */
+};
 /* k_draw. Its rows and keys are dealt to DRAW_PARTS; SLICE heads take rows together, DRAW_ROWS
    at a time; a list has up to DRAW_LIST of them. */
 enum { DRAW_PARTS = 8, DRAW_HEADS = 64, SLICE = 4, DRAW_ROWS = 64, DRAW_LIST = 1024, DRAW_RUNS = 1024 };
@@ -814,7 +825,7 @@ enum { RESCUE_KEYS = 128 };                         /* of a warp's list, see res
 struct alignas(16) rescue_memory : rows_memory, best_memory {
     unsigned char start[GATHER_WARPS * RESCUE_KEYS];              /* in these, of blocks */
     int other_count[PORTION];                       /* counts take turns */
-    int tally[3];                                   /* rescued_keys' sums, from the second in 16ths */
+    u64 tally[3];                                   /* over keys of 1, x, x^2, see FAR_OFF */
     unsigned equal;
 };
 struct alignas(16) draw_memory : rescue_memory {
@@ -835,6 +846,7 @@ struct alignas(16) draw_memory : rescue_memory {
     /* of this CTA's parts */
     float extra[DRAW_PARTS][DRAW_HEADS][3];
     i64 scan[GATHER_WARPS];
+    team own;                                       /* registers are short beside a rescue */
     int run_shift;
     unsigned word;
 };
@@ -8027,9 +8039,6 @@ __global__ void __launch_bounds__(32 * ENCODE_WARPS, 4) k_encode_cores(const __g
 /* -------------------------------------------------------------------------------
    >>take-rows */
 
-/* The keys of a row that the copy of K stands for: from .. to - 1, beside them [begin, from)
-   and [to, end) are read exactly. All of them are if none can be taken from the copy. */
-struct proxy_range { int begin, end, position, from, to; };
 __device__ __forceinline__ proxy_range copied_range(const params &p, int b) {
     proxy_range r;
     key_range(p, b, r.begin, r.end, r.position);
@@ -8075,15 +8084,6 @@ template <typename U> __device__ __forceinline__ float stash_mass(const params &
         return !p.copied ? code : code == 255.0f ? 0.0f : pow2(code * -0.0625f);
     } else return (float)x;
 }
-
-/* The team of a CTA: the heads that draw together, their keys. */
-struct team {
-    int b, head, heads, kv;                         /* head: the first one */
-    i64 row;                                        /* its number */
-    proxy_range range;                              /* from .. to - 1 are drawn from */
-    int first, blocks, part_blocks;                 /* of these; of a part of them */
-    int cta, parts, lo, hi;                        /* this CTA's: parts, blocks */
-};
 
 __device__ __forceinline__ team team_of(const params &p) {
     team t;
@@ -9115,6 +9115,13 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
     }
 }
 
+/* To a number in shared memory, where 64 bits at once are a loop. */
+__device__ __forceinline__ void add_whole(u64 *to, u64 x) {
+    unsigned *const half = (unsigned *)to, low = (unsigned)x,
+             high = (unsigned)(x >> 32) + (atomicAdd(&half[0], low) > ~low);
+    if (high) atomicAdd(&half[1], high);
+}
+
 /* Which of four bytes are below c, 0 to 256: bit i for byte i. */
 __device__ __forceinline__ unsigned bytes_below(unsigned w, int c) {
     const unsigned all = (unsigned)(c + 255) * 0x10001u, even = all - (w & 0x00ff00ffu),
@@ -9153,6 +9160,11 @@ __device__ __forceinline__ uint4 four_of(const quarter_block &x, int k, bool byt
     const unsigned z = one_of(y, k);
     return make_uint4(z & 255u, z >> 8 & 255u, z >> 16 & 255u, z >> 24);
 }
+
+/* Of a rescued key tally has by how many sixteenths of an octave its score is off, FAR_OFF of
+   them at most, as a whole number: sums of these have no order. FAR_OFF more, so that none is
+   negative. */
+enum { FAR_OFF = 1 << 14 };
 
 /* A warp's keys of a rescue, blocks in order. place: block, the lane's quarter, which of its 16;
    value: how far below the head's largest mass theirs is, then their exact scores. */
@@ -9219,16 +9231,15 @@ __device__ __forceinline__ void mend(const params &p, rescue_memory &s, const te
         const float score = row == NO_ROW ? __int_as_float(0x7fc00000)
                           : finished_score(p, t.head + h, dot, j - t.range.position);
         if (first + lane < x.n) {
-            /* whole numbers, whose sums have no order; half a million keys fit */
             const unsigned below = x.value[i];
             const float its = __uint_as_float(__float_as_uint(inverse) - below),
                         guess = bytes ? top + (float)(below - steps_below(head_top, top)) * -0.0625f
                                       : head_top + __log2f(__fdividef(its, inverse)),
-                        off = fminf(fmaxf(score - guess, -16.0f), 16.0f);
+                        off = rintf(fminf(fmaxf(16.0f * (score - guess), -FAR_OFF), FAR_OFF));
             if (guess > top - 15.0f && (bytes || its > FLT_MIN)) {
-                atomicAdd(&s.tally[0], 1);
-                atomicAdd(&s.tally[1], (int)rintf(16.0f * off));
-                atomicAdd(&s.tally[2], (int)rintf(16.0f * off * off));
+                add_whole(&s.tally[0], 1);
+                add_whole(&s.tally[1], (u64)(off + FAR_OFF));
+                add_whole(&s.tally[2], (u64)(off * off));
             }
             x.value[i] = __float_as_uint(score);
             char *const entry = stash + ((i64)(x.place[i] & ~63u) + key_of(x.place[i] & 63u, bytes)) * size;
@@ -9545,12 +9556,13 @@ __device__ __noinline__ rescued_keys rescue(const params &p, rescue_memory &s, f
         __syncthreads();
     }
     cluster_sync();
-    int off[3] = { 0, 0, 0 };
+    u64 sum[3] = { 0, 0, 0 };
 #pragma unroll 1
     for (int r = 0; r < 1 << p.cluster_shift; r++)
 #pragma unroll
-        for (int i = 0; i < 3; i++) off[i] += *in_cta(&s.tally[i], r);
-    return { have, { (float)off[0], (float)off[1] * 0.0625f, (float)off[2] * 0.0625f } };
+        for (int i = 0; i < 3; i++) sum[i] += *in_cta(&s.tally[i], r);
+    return { have, { (float)sum[0], (float)(i64)(sum[1] - sum[0] * FAR_OFF) * 0.0625f,
+                     (float)sum[2] * 0.00390625f } };
 }
 
 /* What lies in the copy's stash, as a mass. */
@@ -9703,12 +9715,19 @@ template <typename T> __device__ __forceinline__ float off_variance(const T *off
    hold far less than the copy says let expect. Sums of w, of p^ / pi, of w r over the drawn
    keys; off: off_variance's. */
 __device__ __forceinline__ float found_variance(float w, float share, float square, float off) {
+    if (!(w <= FLT_MAX)) return INFINITY;
     if (!(share > 0.0f)) return off;
     const float per = 1.0f / w, ratio = w > 0.0f ? square * per * (share * per) : 1.0f,
                 over = __logf(share) - __logf(fmaxf(w, 1e-37f));
     float found = ratio <= FLT_MAX ? __logf(fmaxf(ratio, 1.0f)) : INFINITY;
     if (over > 2.0f && share > 0.1f) found = fmaxf(found, 0.25f * over * over);
-    return w <= FLT_MAX ? fmaxf(found, off) : INFINITY;
+    return fmaxf(found, off);
+}
+
+/* Whether a head is done again. sum: what its drawn keys and those read exactly have of the
+   mass that the copy promised; of a copy that promised far too much an f32 has lost it. */
+__device__ __forceinline__ bool is_too_far(const params &p, float found, float sum, bool draws) {
+    return found > p.exact_above || found == INFINITY || (draws && sum < 1e-30f);
 }
 
 __device__ __forceinline__ void write_number(const params &p, int b, int head, int column, float x) {
@@ -9884,7 +9903,7 @@ __device__ __noinline__ void finish_of_ranks(const params &p, proxy_gather_memor
         for (int i = 0; i < 3; i++) off[i] += p.rank_masses[(r * apart + row) * 5 + 2 + i];
     const float found = found_variance(w[0], w[1], w[2], off_variance(off, s.guard.expected)),
                 denominator = w[0] + w[3];
-    const bool again = !s.met.finite || found > p.exact_above || found == INFINITY;
+    const bool again = !s.met.finite || is_too_far(p, found, denominator, s.met.draws);
     const bool bad = !again && !(fabsf(denominator) <= FLT_MAX);
     float lse, f;
     if (again) {
@@ -10280,10 +10299,10 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
     }
     const float found = found_variance(weights[0], weights[1], weights[2],
                                        alone ? off_variance(memory.rescued.off, expected) : 0.0f);
-    const bool again = redo || found > p.exact_above || found == INFINITY;
     /* the factor of the keys read exactly, and what joins them; the sum of exp(s) is about
        estimate * 2^top */
-    float part_f = f, part_w = weights[0], lift = 1.0f, top = fixed_top;
+    float part_f = f, part_w = weights[0], lift = draws ? lift_fixed / (float)all : 1.0f, top = fixed_top;
+    const bool again = redo || is_too_far(p, found, lift * fixed_sum + part_w, draws);
     double estimate = (double)fixed_sum;
     if (again) {
         attend(p, memory.redo, b, head, 1, range.position, range.begin, range.end, range.end, range.end,
@@ -10291,12 +10310,12 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
                nullptr, 0, memory.state, 0);
         __syncthreads();
         part_f = part_w = 0.0f;
+        lift = 1.0f;
         fixed_f = tid < p.dv ? memory.state[tid] : 0.0f;
         fixed_sum = memory.state[p.dv + 1];
         top = memory.state[p.dv];
         estimate = (double)fixed_sum;
     } else if (draws) {
-        lift = lift_fixed / (float)all;
         top = m;
         estimate = all * (1.0 + ((double)weights[0] - (double)weights[1]));
     }
@@ -10743,10 +10762,9 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
     DYNAMIC_SHARED(slots);
     draw_memory &s = *(draw_memory *)slots;
     const int tid = threadIdx.x, lane = tid & 31, warp = this_warp();
-    SHARED(own_team, team);                         /* registers are short beside a rescue */
-    if (tid == 0) own_team = team_of(p);
+    if (tid == 0) s.own = team_of(p);
     __syncthreads();
-    const team &t = own_team;
+    const team &t = s.own;
     const int cluster = 1 << p.cluster_shift;
     char *const stage = (char *)slots + p.stage_at;
     float *const sums = p.sums ? p.sums + (t.row * DRAW_PARTS + (i64)t.cta * t.parts * t.heads) * p.dv
@@ -10964,10 +10982,10 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
             if (lane) continue;
             const float found = p.copied ? found_variance(x[0], x[1], x[2], s.off[h]) : 0.0f;
             const float denominator = p.copied ? x[0] + s.fixed_share[h] : 1.0f;
-            const bool again = p.copied && !p.ranks
-                            && (s.bad[h] || found > p.exact_above || found == INFINITY);
-            const bool bad = p.copied ? !(fabsf(denominator) <= FLT_MAX) : s.bad[h] != 0;
             const double all = s.all[h];
+            const bool again = p.copied && !p.ranks
+                            && (s.bad[h] || is_too_far(p, found, denominator, all > 0.0));
+            const bool bad = p.copied ? !(fabsf(denominator) <= FLT_MAX) : s.bad[h] != 0;
             double estimate = p.copied ? all * (1.0 + ((double)x[0] - (double)x[1])) : all;
             if (!(estimate > 0.0)) estimate = all * (double)denominator;
             s.again[h] = again;
@@ -10987,7 +11005,8 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
         for (int h = t.cta; h < t.heads; h += cluster)
             if (!s.again[h] && tid < p.dv) {
                 const float x = h == t.cta ? own_sum : sum_of(h);
-                write_out(p, t, h, tid, x * s.result[h]);
+                /* a head without mass has none of a NaN that another one read */
+                write_out(p, t, h, tid, s.all[h] == 0.0 ? 0.0f : x * s.result[h]);
             }
         if (p.lse && t.cta == 0 && tid < t.heads && !s.again[tid])
             write_lse(p, t, tid, !(s.all[tid] <= DBL_MAX), s.top[tid], s.all[tid]);
@@ -11125,13 +11144,6 @@ __global__ void __launch_bounds__(256) k_draw_stats(const __grid_constant__ para
 __device__ __forceinline__ unsigned sortable(float x) {
     const unsigned u = __float_as_uint(x);
     return u & 0x80000000u ? 0u - u : u | 0x80000000u;
-}
-
-/* To a number in shared memory, where 64 bits at once are a loop. */
-__device__ __forceinline__ void add_mass(u64 *to, u64 x) {
-    unsigned *const half = (unsigned *)to, low = (unsigned)x,
-             high = (unsigned)(x >> 32) + (atomicAdd(&half[0], low) > ~low);
-    if (high) atomicAdd(&half[1], high);
 }
 
 /* How often a loop's body is in the code: once where it runs rarely. */
@@ -11362,7 +11374,7 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
                 const bool here = x >= MASK_LIMIT && step < (float)(most + 1);
                 const unsigned bin = here ? bin_at(step) : (unsigned)SELECT_BINS;
                 atomicAdd(&s.count[bin], 1u);
-                if (by_mass && here) add_mass(&s.mass[bin], mass_of(x));
+                if (by_mass && here) add_whole(&s.mass[bin], mass_of(x));
             }
         }
     });
@@ -11438,7 +11450,7 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
                 if (order < least || order >= over) continue;
                 const int at = (int)((over - 1 - order) >> shift);
                 atomicAdd(&s.count[at], 1u);
-                if (by_mass) add_mass(&s.mass[at], mass_of(score_at(w, i)));
+                if (by_mass) add_whole(&s.mass[at], mass_of(score_at(w, i)));
             }
         });
         meet();
@@ -11709,7 +11721,7 @@ __global__ void __launch_bounds__(PORTION) k_rank_bins(const __grid_constant__ p
         const unsigned code = sortable(x), bin = code >> (24 - 8 * step) & 255u;
         if (!(x >= MASK_LIMIT) || (code & c.mask) != c.value) continue;
         atomicAdd(&s.count[bin], 1);
-        if (by_mass) add_mass(&s.sum[bin], (u64)((double)pow2(x - all.m) * unit));
+        if (by_mass) add_whole(&s.sum[bin], (u64)((double)pow2(x - all.m) * unit));
     }
     __syncthreads();
     bins_of_rank &out = p.rank_bins[step * apart + row];
@@ -14123,7 +14135,8 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
                                           + anchor * anchor * of_keys[3] - mean * mean / open
                                     : 0.0, s);
         total *= count / fmax(count - 1.0, 1.0);
-        if (count < 2.0) total = count == 0.0 && sure > 1.0 - 1e-5 ? 0.0 : (double)INFINITY;
+        const bool none = count == 0.0 && (n == 0 || sure > 1.0 - 1e-5);
+        if (count < 2.0) total = none ? 0.0 : (double)INFINITY;
     }
     const bool bad = is_spoilt(p, b, head);
     if (tid == 0)
@@ -15844,11 +15857,20 @@ cudaError_t launch(const call &c, dim3 grid, int threads, size_t shared, bool ov
     return launch_kernel(kernel, c.p, c, grid, threads, shared, overlap, cluster);
 }
 
-/* More than 48 KB of shared memory has to be asked for. */
+/* More than 48 KB of shared memory has to be asked for. It is always all that a kernel can
+   have: what is asked for is the kernel's, not a launch's, and other threads of the host launch
+   it, too. */
+cudaError_t allow_shared(const void *kernel, const call &c) {
+    cudaFuncAttributes own;
+    const cudaError_t e = cudaFuncGetAttributes(&own, kernel);
+    return e != cudaSuccess ? e
+         : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                c.card.shared - (int)own.sharedSizeBytes);
+}
 template <auto kernel, typename P>
 cudaError_t launch_ring(const call &c, const P &p, dim3 grid, int bytes, int threads, bool overlap,
                         int cluster = 1) {
-    const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    const cudaError_t e = allow_shared((const void *)kernel, c);
     if (e != cudaSuccess) return e;
     SANTA_CUDA_LAUNCHED(kernel);
     return launch_kernel(kernel, p, c, grid, threads, (size_t)bytes, overlap, cluster);
@@ -16358,8 +16380,7 @@ template <typename K> cudaError_t launch_list_rows(const call &c, bool overlap) 
     const auto go = [&](auto row) {
         typedef list_memory<K, decltype(row)::value> memory;
         const int bytes = (int)sizeof(memory);
-        const cudaError_t e = cudaFuncSetAttribute(k_list<K, decltype(row)::value>,
-                                                   cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        const cudaError_t e = allow_shared((const void *)k_list<K, decltype(row)::value>, c);
         return e == cudaSuccess ? launch<k_list<K, decltype(row)::value>>(c, grid, 32 * memory::WARPS,
                                                                           (size_t)bytes, overlap) : e;
     };
@@ -16603,8 +16624,7 @@ template <int CH, typename Pick> cudaError_t launch_gather(const call &c) {
     const dim3 grid = grid_of(c.g.gather);
     const i64 ctas = (i64)grid.x * grid.y * grid.z, each = ceil_div(ctas, c.card.multiprocessors);
     const i64 pad = c.card.shared / (each + 1) - (i64)sizeof(gather_memory<CH, Pick>);
-    const cudaError_t e = cudaFuncSetAttribute(
-        k_gather<CH, Pick>, cudaFuncAttributeMaxDynamicSharedMemorySize, c.card.shared / 2);
+    const cudaError_t e = allow_shared((const void *)k_gather<CH, Pick>, c);
     if (e != cudaSuccess) return e;
     return launch<k_gather<CH, Pick>>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, !c.p.ranks);
 }
@@ -16885,7 +16905,7 @@ void arrange_rows(call &c) {
 cudaError_t launch_draw(call &c) {
     params &p = c.p;
     const int bytes = p.stage_at + p.stage_bytes;
-    const cudaError_t e = cudaFuncSetAttribute(k_draw, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    const cudaError_t e = allow_shared((const void *)k_draw, c);
     if (e != cudaSuccess) return e;
     const dim3 grid((unsigned)c.g.teams << p.cluster_shift, (unsigned)c.g.batch);
     const auto draw = [&] {
@@ -16991,8 +17011,7 @@ template <bool RANKS> cudaError_t launch_drawn(const call &c) {
                     && 4 * (sizeof(proxy_gather_memory) + 1024) <= (size_t)c.card.shared;
     const i64 pad = c.p.cluster_shift ? 0     /* all clusters are to fit */
                                       : c.card.shared / (each + 1) - (i64)sizeof(proxy_gather_memory);
-    const cudaError_t set = cudaFuncSetAttribute(
-        k_proxy_gather<RANKS>, cudaFuncAttributeMaxDynamicSharedMemorySize, c.card.shared / 2);
+    const cudaError_t set = allow_shared((const void *)k_proxy_gather<RANKS>, c);
     if (set != cudaSuccess) return set;
     return launch<k_proxy_gather<RANKS>>(c, grid, small ? PORTION / 2 : PORTION, pad > 0 ? (size_t)pad : 0,
                                          !RANKS, 1 << c.p.cluster_shift);
@@ -17197,8 +17216,7 @@ cudaError_t launch_rows(const call &c, bool overlap) {
     const row_product &x = c.p.product;
     const dim3 grid = grid_of({ rows_tiles(x), c.p.kv_heads,
                                 ceil_div((i64)c.p.batch * x.vectors, ROWS_VECTORS) });
-    const cudaError_t e = cudaFuncSetAttribute(k_rows, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               rows_bytes(8));
+    const cudaError_t e = allow_shared((const void *)k_rows, c);
     return e == cudaSuccess ? launch<k_rows>(c, grid, 256, (size_t)rows_bytes(x.splits), overlap) : e;
 }
 
@@ -17249,8 +17267,7 @@ cudaError_t launch_layers(const call &c, const row_product &first, const row_pro
     for (int n = second.splits; n > 1; n /= 2) p.splits_shift++;
     for (int n = second.size; n > 256; n /= 2) p.links_shift++;
     const int bytes = layers_bytes(p.hidden);
-    const cudaError_t e = cudaFuncSetAttribute(k_layers, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               bytes);
+    const cudaError_t e = allow_shared((const void *)k_layers, c);
     if (e != cudaSuccess) return e;
     SANTA_CUDA_LAUNCHED(k_layers);
     return launch_kernel(k_layers, p, c, layers_grid(c, second), 256, (size_t)bytes, false, p.cluster);
@@ -17445,8 +17462,7 @@ void arrange_va(const geometry &g, santa_stash, layout *l) {
 
 template <auto kernel>
 cudaError_t launch_with(const call &c, extent grid, int threads, size_t bytes, bool overlap = true) {
-    const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               (int)bytes);
+    const cudaError_t e = allow_shared((const void *)kernel, c);
     return e == cudaSuccess ? launch<kernel>(c, grid_of(grid), threads, bytes, overlap) : e;
 }
 
@@ -17656,14 +17672,15 @@ bool none_short(const santa_problem &problem, i64 below) {
     return below <= 0 || (alike && first >= below && (a.window <= 0 || a.window >= below));
 }
 
-const pipeline *pipeline_of(const santa_problem &problem) {
-    const santa_options &o = problem.o;
-    const bool exact = all_short(problem);
+const pipeline *pipeline_for(santa_method method, santa_scores_method scores, bool lists) {
     for (const pipeline &row : pipelines)
-        if (row.methods & bit(exact ? SANTA_DENSE : o.method)
-            && row.scores == (exact ? SANTA_SCORES_EXACT : o.scores)
-            && row.lists == (problem.a.key_list != nullptr)) return &row;
+        if (row.methods & bit(method) && row.scores == scores && row.lists == lists) return &row;
     return nullptr;
+}
+
+const pipeline *pipeline_of(const santa_problem &problem) {
+    const pipeline *row = pipeline_for(problem.o.method, problem.o.scores, problem.a.key_list != nullptr);
+    return row && all_short(problem) ? pipeline_for(SANTA_DENSE, SANTA_SCORES_EXACT, false) : row;
 }
 
 /* Whether the method's pipeline works over ranks: flash's tiles are of whole blocks, as lie
@@ -18364,7 +18381,7 @@ santa_status buckets_assign(const santa_attention *a, const santa_tensor *keys, 
         const dim3 grid = grid_of({ most > each ? ceil_div(most, each) : 1, kv_heads, batch });
         const int bytes = plain_nearest_bytes((int)d);
         if (cores) e = launch<k_nearest>(c, grid, 256, 0, false);
-        else e = cudaFuncSetAttribute(k_nearest_plain, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        else e = allow_shared((const void *)k_nearest_plain, c);
         if (!cores && e == cudaSuccess) e = launch<k_nearest_plain>(c, grid, 256, (size_t)bytes, false);
     }
     const i64 ranges = 512 / (batch * kv_heads), least = ceil_div(r->num_buckets, INDEX_BUCKETS);

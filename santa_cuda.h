@@ -135,10 +135,9 @@
                        drawn when. examples/sharded_nccl.cu has a thread or a process for each
                        GPU.
    TOP-K, TOP-P        Of the chosen keys K is read again, for each head. Top-k from a copy of K
-                       takes the CPU's keys with a stash of 32 bits; with fewer it is faster,
-                       and keys within a sixteenth of an octave of the lowest score may be
-                       others. A NaN in the copy gives NaN, and with fewer bits 64 keys whose
-                       largest score is beyond 69,300 do.
+                       is faster with a stash of 8 or 16 bits, which ranks keys by sixteenths of
+                       an octave. A NaN in the copy gives NaN, and with such a stash 64 keys
+                       whose largest score is beyond 69,300 do.
    COPY OF K           santa_proxy_encode and santa_proxy_append make it, from k of any type
                        here, on the stream and without waiting; its bytes are the CPU's but for
                        about one in 16,000, in blocks of 16 keys of 32 features one in 800: the
@@ -148,17 +147,17 @@
                        head_dim_v are at most 256, and the copy lies on 16 bytes. What differs
                        from the CPU: a head whose log weights are found to vary too much
                        (exact_above), or that has a NaN, or in a stash of bytes 64 keys whose
-                       largest score is beyond 69,300, is done again by exact attention, of all
-                       its keys and by a few CTAs, has a std_error of 0 and draws nothing for
-                       stats. A rescue is a chain of steps that holds the call up: on an H200,
-                       with every head rescued, prop takes 58 us at 1 x 32k keys, not 27, 82 at
-                       1 x 128k, not 46, and 124 at 8 x 32k, not 68, where exact attention takes
-                       49, 140 and 264. Where that is too much, raise rescue_above. With a stash
-                       of 8 or 16 bits masses are kept in a byte each, in steps of a sixteenth
-                       of an octave down to 2^-16 of the largest of 64 keys: other draws, as
-                       good, since each is weighed with the chance that it had. Take it: it is
-                       the fastest. Of the methods prop is the fastest. pps reads fewer rows,
-                       but takes longer.
+                       largest score is beyond 69,300, or less than 1e-30 of the mass that the
+                       copy promised, is done again by exact attention, of all its keys and by a
+                       few CTAs, has a std_error of 0 and draws nothing for stats. A rescue is a
+                       chain of steps that holds the call up: on an H200, with every head
+                       rescued, prop takes 58 us at 1 x 32k keys, not 27, 82 at 1 x 128k, not
+                       46, and 124 at 8 x 32k, not 68, where exact attention takes 49, 140 and
+                       264. Where that is too much, raise rescue_above. With a stash of 8 or 16
+                       bits masses are kept in a byte each, in steps of a sixteenth of an octave
+                       down to 2^-16 of the largest of 64 keys: other draws, as good, since each
+                       is weighed with the chance that it had. Take it: it is the fastest. Of
+                       the methods prop is the fastest. pps reads fewer rows, but takes longer.
    KEYS IN BUCKETS     santa_buckets_assign and SANTA_SAAP, head_dim at most 256: the same
                        buckets but where two centroids are as near to rounding, an index that
                        differs in scratch words alone, the same draws. std_error is taken from

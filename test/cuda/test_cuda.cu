@@ -14,6 +14,7 @@
 #include <cuda_runtime.h>
 #include <algorithm>
 #include <initializer_list>
+#include <memory>
 #include <vector>
 
 /* -------------------------------------------------------------------------- device memory */
@@ -160,9 +161,10 @@ public:
         array(&a.proxy_lens, batch);
         const size_t lists = batch * (size_t)a.k.shape[2] * (a.key_list_rows ? (size_t)a.q.shape[1] : 1),
                      pitch = (size_t)(a.key_list_stride ? a.key_list_stride : a.max_list);
-        array(&a.key_list, lists * pitch);
+        const size_t entries = (lists - 1) * pitch + (size_t)a.max_list;
+        array(&a.key_list, entries);
         array(&a.key_list_lens, lists);
-        array(&a.key_weights, lists * pitch);
+        array(&a.key_weights, entries);
         if (a.proxy) {
             const size_t bytes = santa_proxy_size(&a);
             proxy_ = new_block(std::max<size_t>(bytes, 16));
@@ -1781,6 +1783,40 @@ static void nan_in_k_shows(void) {
 
 /* A bad block table entry in use makes the sequence's rows NaN; a bad seq_lens entry is
    clamped. */
+/* Of heads that read rows together one has no mass, its scores are -inf: nothing, whatever V
+   holds. */
+static void no_mass_beside_nan(void) {
+    NEED_DEVICE();
+    for (int type = 0; type < 2; type++) {
+        ref_spec s = spec16(4, 2, 300, 64, type ? SANTA_F32 : SANTA_BF16);
+        problem p(s);
+        for (int64_t h = 0; h < 4; h++)
+            for (int64_t c = 0; c < 64; c++)
+                ref_set(&p.a.q, 0, 0, h, c, h % 2 || c ? 0.0 : -1e20);
+        for (int64_t j = 0; j < 300; j++)
+            for (int64_t h = 0; h < 2; h++) {
+                ref_set(&p.a.k, 0, j, h, 0, 1e20);
+                ref_set(&p.a.v, 0, j, h, 5, (double)test_nan());
+            }
+        for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
+            santa_options o = options((santa_method)m, 16);
+            santa_clear_unused_options(&o);
+            p.a.std_error = santa_method_traits((santa_method)m) & SANTA_BIASED ? nullptr : p.std_error;
+            if (m == SANTA_SAAP || m == SANTA_SAMPLE_ATTENTION) continue;
+            result r;
+            if (!run_on_gpu(p, o, &r) || !ref_run(&p, &o, nullptr)) return;
+            for (int64_t h = 0; h < 4; h++) {
+                CHECK_MSG(r.nans(0, 0, h) == h % 2, "%s: head %lld has %lld NaNs",
+                          santa_method_name(o.method), (long long)h, (long long)r.nans(0, 0, h));
+                if (h % 2) continue;
+                CHECK(r.lse[(size_t)h] == -INFINITY && p.lse[h] == -INFINITY);
+                CHECK(ref_get(&r.out, 0, 0, h, 5) == 0.0 && ref_get(&p.a.out, 0, 0, h, 5) == 0.0);
+                if (p.a.std_error) CHECK(r.std_error[(size_t)h] == 0.0f && p.std_error[h] == 0.0f);
+            }
+        }
+    }
+}
+
 static void bad_tables(void) {
     NEED_DEVICE();
     for (santa_dtype type : {SANTA_BF16, SANTA_F32, SANTA_E4M3})
@@ -2324,11 +2360,11 @@ static void compare_copies(problem &p, const santa_options &o, totals *t, const 
     snprintf(
         what, sizeof what,
         "%s, %s: S %lld, types %d%d%d, %lld x %lld x %lld keys, heads %lld/%lld, dim %lld/%lld, page %lld, "
-        "bits %d",
+        "bits %d, stash %d",
         name, santa_method_name(o.method), (long long)o.num_samples, (int)p.a.q.dtype, (int)p.a.k.dtype,
         (int)p.a.v.dtype, (long long)s.batch, (long long)s.q_len, (long long)s.len, (long long)s.heads,
         (long long)s.kv_heads, (long long)s.head_dim, (long long)s.head_dim_v, (long long)s.page_size,
-        p.a.proxy_bits);
+        p.a.proxy_bits, (int)o.stash);
     p.a.std_error = santa_method_traits(o.method) & SANTA_BIASED ? NULL : p.std_error;
     on_gpu g(p.a, o);
     const result before = g.get();
@@ -2393,10 +2429,11 @@ static void check_copies(const totals &t, const char *what) {
 static void proxy_same_rows(void) {
     NEED_DEVICE();
     totals t = {0, 0, 0};
+    int turn = 0;
     const auto run = [&](const ref_spec &s, int bits, int64_t samples, const char *name) {
         with_copy p(s, bits);
         if (copy_method != SANTA_PPS || s.heads <= 64 * s.kv_heads)
-            compare_copies(p, unguarded(samples), &t, name);
+            compare_copies(p, unguarded(samples, STASHES[turn++ % 3]), &t, name);
     };
     for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3})
         for (int64_t d : {64, 128, 256})
@@ -2686,8 +2723,8 @@ static void proxy_rescue(void) {
                     result r;
                     if (!run_on_gpu(p, o, &r)) return;
                     rescued += r.stats.rescued_rows;
-                    /* other draws, and a stash of its own: as near to the truth */
                     o.stash = SANTA_STASH_U8;
+                    compare_copies(p, o, &t, "rescue");
                     if (keys == 100000) {
                         std::vector<double> want((size_t)s.head_dim_v);
                         const double v_max = largest_row_of_v(p);
@@ -2706,7 +2743,7 @@ static void proxy_rescue(void) {
                         CHECK_MSG(worst <= 0.03, "gain %g: off by %g with all scores exact", gain, worst);
                     }
                 }
-    CHECK(rescued > t.rows / 3);
+    CHECK(rescued > t.rows / 6);                             /* of one of the two stashes */
     /* heads with a CTA each, whose warps rescue more keys than their lists have room for */
     for (double gain : {0.5, 2.0}) {
         ref_spec s = proxy_spec(on_emulator ? 1300 : 5000, 64, SANTA_BF16, 0);
@@ -2716,21 +2753,24 @@ static void proxy_rescue(void) {
         santa_options o = unguarded(64);
         o.proxy.rescue_above = 1e-30;
         o.proxy.rescue_keys = s.len - 200;
+        if (gain > 1.0) o.stash = SANTA_STASH_F16;
         compare_copies(p, o, &t, "many keys rescued");
     }
     check_copies(t, "rescue");
 }
 
 /* Rescued keys tell of a copy of other keys, of which the drawn ones may say little: such heads
-   are done again; those of a right copy are not. */
+   are done again; those of a right copy are not. Where scores spread by far more they are all
+   far off; then nearly all, and as on the CPU. */
 static void proxy_rescue_tells(void) {
     NEED_DEVICE();
     for (santa_method method : {SANTA_SYS, SANTA_PPS})
         for (santa_stash stash : {SANTA_STASH_F32, SANTA_STASH_U8})
-            for (int spoilt = 0; spoilt < 2; spoilt++) {
+            for (int turn = 0; turn < 4; turn++) {
+                const bool spoilt = turn > 0;
                 ref_spec s = proxy_spec(1500, 64, SANTA_BF16, 0);
                 s.batch = 3;
-                s.gain = 1.5;
+                s.gain = turn < 2 ? 1.5 : turn < 3 ? 8.0 : 20.0;
                 with_copy p(s);
                 problem other([&] { ref_spec x = s; x.stream += 9; return x; }());
                 if (spoilt) {
@@ -2744,11 +2784,17 @@ static void proxy_rescue_tells(void) {
                 o.proxy.rescue_above = 1e-9;
                 result r;
                 if (!run_on_gpu(p, o, &r)) return;
-                const int64_t heads = s.batch * s.heads;
-                CHECK_MSG(r.stats.rescued_rows == heads && r.stats.redone_rows == (spoilt ? heads : 0),
-                          "method %d, stash %d, %s copy: of %lld heads %lld rescued, %lld done again",
-                          (int)method, (int)stash, spoilt ? "a wrong" : "the right", (long long)heads,
-                          (long long)r.stats.rescued_rows, (long long)r.stats.redone_rows);
+                const int64_t heads = s.batch * s.heads, again = r.stats.redone_rows;
+                santa_stats cpu;
+                if (!ref_run(&p, &o, &cpu)) return;
+                CHECK_MSG(r.stats.rescued_rows == heads
+                              && (turn < 2 ? again == (spoilt ? heads : 0)
+                                           : again * 8 >= heads * 7 && llabs(again - cpu.redone_rows) <= 1),
+                          "method %d, stash %d, gain %g, %s copy: of %lld heads %lld rescued, %lld done "
+                          "again, %lld on the CPU",
+                          (int)method, (int)stash, s.gain, spoilt ? "a wrong" : "the right",
+                          (long long)heads, (long long)r.stats.rescued_rows, (long long)again,
+                          (long long)cpu.redone_rows);
             }
 }
 
@@ -2919,13 +2965,14 @@ static void selected_behaviour(void) {
     }
 }
 
-/* From a copy of K: the CPU's keys where scores are kept in f32, nearly these in bytes. */
+/* From a copy of K: the CPU's keys, also where a byte has a score. */
 static void selected_by_copy(void) {
     NEED_DEVICE();
     totals t = {0, 0, 0};
+    int turn = 0;
     const auto run = [&](const ref_spec &s, int bits, int64_t samples, const char *name) {
         with_copy p(s, bits);
-        santa_options o = unguarded(samples);
+        santa_options o = unguarded(samples, STASHES[s.sm_scale > 1e3f ? 0 : turn++ % 3]);
         o.method = SANTA_TOP_K;
         santa_clear_unused_options(&o);
         compare_copies(p, o, &t, name);
@@ -2941,8 +2988,10 @@ static void selected_by_copy(void) {
             }
     for (int64_t samples : {1, 40, 300, 5000})
         run(proxy_spec(600, 64, SANTA_BF16, 0), 4, samples, "samples");
+    for (int stash = 0; stash < 3; stash++)
+        run(proxy_spec(test_quick ? 600 : 3000, 128, SANTA_BF16, 0), 4, 100, "many keys");
     for (int64_t n : {1, 64, 70, 200}) run(proxy_spec(n, 64, SANTA_BF16, 0), 4, 30, "lengths");
-    for (float scale : {1e4f, 1e6f}) {                  /* scores far beyond what a byte's stash holds */
+    for (float scale : {1e4f, 1e6f}) {                  /* scores far beyond what a byte holds */
         ref_spec s = proxy_spec(600, 64, SANTA_BF16, 0);
         s.sm_scale = scale;
         run(s, 4, 64, "far scores");
@@ -2966,30 +3015,6 @@ static void selected_by_copy(void) {
     CHECK_MSG(t.off * 20 <= t.rows, "%lld of %lld heads chose other keys", (long long)t.off,
               (long long)t.rows);
     printf("        %lld of %lld heads differ\n", (long long)t.off, (long long)t.rows);
-    /* bytes */
-    ref_spec s = proxy_spec(test_quick ? 600 : 3000, 128, SANTA_BF16, 0);
-    with_copy p(s);
-    santa_options o = unguarded(100);
-    o.method = SANTA_TOP_K;
-    santa_clear_unused_options(&o);
-    santa_stats cpu;
-    if (!ref_run(&p, &o, &cpu)) return;
-    o.stash = SANTA_STASH_U8;
-    result r;
-    if (!run_on_gpu(p, o, &r)) return;
-    CHECK_INT(r.stats.v_rows_head, cpu.v_rows_head);
-    for (int64_t b = 0; b < 2; b++)
-        for (int64_t h = 0; h < 8; h++) {
-            double difference = 0.0, norm = 0.0;
-            for (int64_t c = 0; c < 128; c++) {
-                const double x = ref_get(&p.a.out, b, 0, h, c), d = ref_get(&r.out, b, 0, h, c) - x;
-                difference += d * d;
-                norm += x * x;
-            }
-            CHECK_MSG(sqrt(difference) < 0.25 * sqrt(norm), "head %d is off by %g of %g", (int)h,
-                      sqrt(difference), sqrt(norm));
-            CHECK_NEAR(r.lse[(size_t)(8 * b + h)], p.lse[8 * b + h], 0.02, 0.0);
-        }
 }
 
 /* -------------------------------------------------------------------------- lists of keys */
@@ -3294,6 +3319,7 @@ static void lists_same_bits(void) {
 #include "test_types.h"
 #include "test_items.h"
 #include "test_coded.h"
+#include "test_any.h"
 
 static const test_case against_cpu[] = {{"methods_and_stashes", methods_and_stashes},
                                         {"types", types},
@@ -3324,7 +3350,7 @@ static const test_case against_cpu[] = {{"methods_and_stashes", methods_and_stas
                                         {0, 0}};
 static const test_case behaviour[] = {
     {"unbiased", unbiased}, {"poison_is_not_read", poison_is_not_read}, {"nan_in_k_shows", nan_in_k_shows},
-    {"nan_in_sinks", nan_in_sinks},
+    {"nan_in_sinks", nan_in_sinks}, {"no_mass_beside_nan", no_mass_beside_nan},
     {"bad_tables", bad_tables}, {"graphs", graphs}, {"same_in_any_batch", same_in_any_batch},
     {"same_on_any_page_size", same_on_any_page_size}, {"same_at_any_alignment", same_at_any_alignment},
     {"same_on_every_run", same_on_every_run}, {"merge", merge},
@@ -3366,5 +3392,5 @@ static const test_case steps[] = {
         {"gpu_selected", selected}, {"gpu_ranks", over_ranks}, {"gpu_vattention", va_cases},               \
         {"gpu_saap", saap_cases}, {"gpu_prefill", prefill_cases}, {"gpu_steps", steps},              \
         {"gpu_scales", scale_cases}, {"gpu_types", type_cases}, {"gpu_items", item_cases},                 \
-        {"gpu_coded", coded_cases},
+        {"gpu_coded", coded_cases}, {"gpu_any", any_cases},
 #include "../main.c"

@@ -468,14 +468,16 @@ static void faults(void) {
     STOPS(k_declared, 64, 0, "are declared");
     CHECK(run(k_dynamic, 1, 64, 60000, NONE) == cudaErrorInvalidValue);
     STOPS(k_dynamic, 64, 48 << 10, "not asked for");
-    CHECK(cudaFuncSetAttribute(k_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 60000)
-          == cudaSuccess);
+    const auto ask = [](int bytes) {
+        return cudaFuncSetAttribute((const void *)k_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    bytes);
+    };
+    CHECK(ask(60000) == cudaSuccess);
     CHECK(run(k_dynamic, 1, 64, 60000, NONE) == cudaSuccess);
     const int all = emulated::find_card()->shared;
-    CHECK(cudaFuncSetAttribute(k_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, all) == cudaSuccess);
+    CHECK(ask(all) == cudaSuccess);
     STOPS(k_dynamic, 64, (size_t)all, "are the most on");
-    CHECK(cudaFuncSetAttribute(k_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, all + 1)
-          != cudaSuccess);
+    CHECK(ask(all + 1) != cudaSuccess);
 #if __CUDA_ARCH__ >= 900
     STOPS(k_unwaited_bulk, 32, 1024, "nobody waited for");
 #endif

@@ -446,18 +446,18 @@ inline cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b)
 
 /* ------------------------------------------------------------------------------- launches */
 
-template <typename... P>
-cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute attribute, int value) {
+inline cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value) {
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
     if (value < 0 || value > emulated::find_card()->shared) return emulated::note(cudaErrorInvalidValue);
-    emulated::runtime.most_dynamic[(const void *)kernel] = value;
+    emulated::runtime.most_dynamic[kernel] = value;
     return cudaSuccess;
 }
 
-/* Only whether a kernel is more than an empty one is of use here. */
-struct cudaFuncAttributes { int numRegs; };
+/* Whether a kernel is more than an empty one. What it declares shows when it runs. */
+struct cudaFuncAttributes { int numRegs; size_t sharedSizeBytes; };
 inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *) {
     attributes->numRegs = __CUDA_ARCH__ == 900 ? 168 : 0;
+    attributes->sharedSizeBytes = 0;
     return cudaSuccess;
 }
 

@@ -84,6 +84,8 @@ struct standin_state {
     std::vector<standin_launch> launches;
     std::vector<standin_memory> cleared;            /* by cudaMemsetAsync */
     std::map<const void *, int> most_dynamic;       /* set by cudaFuncSetAttribute */
+    /* the same in all calls: the kernel is not one thread's */
+    std::map<std::pair<const void *, const standin_card *>, int> always_asked;
     bool warpgroups = true;                         /* compiled for sm_90a */
     int64_t calls = 0, fail_at = 0;                 /* the call of that number fails */
     cudaError_t fail_with = cudaErrorInvalidValue;
@@ -164,20 +166,23 @@ inline cudaError_t cudaMemsetAsync(void *p, int, size_t bytes, cudaStream_t) {
     return cudaSuccess;
 }
 
-template <typename... A>
-cudaError_t cudaFuncSetAttribute(void (*kernel)(A...), cudaFuncAttribute, int value) {
+inline cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute, int value) {
     if (standin.fails()) return standin.fail_with;
     if (value < 0 || value > standin.card->shared)
         return standin.breaks("shared memory to ask for", value, standin.card->shared);
-    standin.most_dynamic[(const void *)kernel] = value;
+    const int always = standin.always_asked.insert({{kernel, standin.card}, value}).first->second;
+    if (always != value) return standin.breaks("shared memory to ask for, in another call", value, always);
+    standin.most_dynamic[kernel] = value;
     return cudaSuccess;
 }
 
-/* Registers of a kernel: more than a few where its code is for the card. */
-struct cudaFuncAttributes { int numRegs; };
+/* Registers of a kernel: more than a few where its code is for the card. What it declares it
+   tells when it is launched. */
+struct cudaFuncAttributes { int numRegs; size_t sharedSizeBytes; };
 inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *) {
     if (standin.fails()) return standin.fail_with;
     attributes->numRegs = standin.card->major == 9 && standin.warpgroups ? 168 : 0;
+    attributes->sharedSizeBytes = 0;
     return cudaSuccess;
 }
 

@@ -1,0 +1,227 @@
+/* Random calls of every method on a GPU against the CPU: part of test_cuda.cu. The problems are
+   those of test/fuzz: any shape, type, layout, paging and option, and where a call must not
+   read everything is NaN or a wild number. */
+#define FUZZ_IN_SUITE
+#include "../fuzz/problem.h"
+
+/* What a call of SANTA_SAMPLE_ATTENTION reads and writes beside its tensors, in device
+   memory. */
+class masks_on_gpu {
+public:
+    masks_on_gpu(const fuzz_problem &p, santa_sample_attention_options *x) {
+        const fuzz_spec &s = p.s;
+        const int64_t heads = s.kv_heads * s.group;
+        int64_t q_blocks = 0, k_blocks = 0;
+        CHECK_STATUS(santa_mask_shape(&p.a, &p.o, &q_blocks, &k_blocks), SANTA_OK);
+        const size_t mask = (size_t)(s.batch * heads * q_blocks * k_blocks);
+        if (x->mask) add(&x->mask, mask, x->mask);
+        if (x->mask_out) add(&x->mask_out, mask);
+        if (x->audit) add(&x->audit, (size_t)(s.batch * heads) * sizeof *x->audit);
+        if (x->row_mass) add(&x->row_mass, (size_t)(s.batch * s.q_len * heads) * 4);
+    }
+    ~masks_on_gpu() { for (block *b : blocks_) delete b; }
+    masks_on_gpu(const masks_on_gpu &) = delete;
+    masks_on_gpu &operator=(const masks_on_gpu &) = delete;
+
+    bool intact() const {
+        bool good = true;
+        for (const block *b : blocks_) good &= b->intact();
+        return good;
+    }
+private:
+    std::vector<block *> blocks_;
+
+    template <typename T> void add(T **field, size_t bytes, const void *from = nullptr) {
+        blocks_.push_back(new block(std::max<size_t>(bytes, 1), 0xff));
+        if (from) blocks_.back()->put(from, bytes);
+        *field = (T *)blocks_.back()->data();
+    }
+};
+
+/* What came of calls: rows, those whose out, lse or error bar is another one, those with values
+   that are finite on one machine only, those that are zeros here alone; calls in which all is
+   alike but for what stats counts. */
+struct any_totals {
+    int64_t calls, rows, off, off_lse, bars, off_bars, spoilt, other_spoilt, lost, other_counts;
+    void add(const any_totals &x) {
+        calls += x.calls;     rows += x.rows;         off += x.off;   off_lse += x.off_lse;
+        bars += x.bars;       off_bars += x.off_bars; lost += x.lost;
+        spoilt += x.spoilt;   other_spoilt += x.other_spoilt;         other_counts += x.other_counts;
+    }
+};
+
+/* Where a rounding decides much: equal keys, scores of hundreds, copies of another K. */
+static bool is_hard(const fuzz_spec &s) {
+    return s.values == FUZZ_EQUAL || s.values == FUZZ_CLIFFS || s.copy >= FUZZ_STALE;
+}
+
+static bool any_near(float x, float y, double absolute, double relative) {
+    if (!(fabs((double)x) < INFINITY) && !(fabs((double)y) < INFINITY)) return true;
+    return fabs((double)x - (double)y) <= absolute + relative * fabs((double)x);
+}
+
+/* A draw that moves does so for all heads of pps, saap and vattention, so of a group's rows one
+   counts. Prefill rounds weights to q's type. lse from a copy is a difference, of far larger
+   numbers where scores spread. */
+static void any_compare(const fuzz_problem &p, const result &r, any_totals *t) {
+    const fuzz_spec &s = p.s;
+    const double v_max = 2.0 * sqrt((double)s.dim_v)                    /* of fuzz_numbers */
+                       * (s.v_scale != 0.0f ? (double)s.v_scale : 1.0),
+                 of_out = s.out_type == SANTA_F32 ? 0.0 : 2.0 * ref_epsilon(s.out_type);
+    const bool prefill = s.q_type != SANTA_F32 && (s.q_len >= 32 || s.o.method == SANTA_SAMPLE_ATTENTION),
+               shared = s.o.method == SANTA_PPS || s.o.method == SANTA_SAAP
+                     || s.o.method == SANTA_VATTENTION,
+               has_lse = p.a.lse && (!s.copy || (s.values < FUZZ_PEAKS && !is_hard(s)));
+    const double absolute = v_max * (prefill ? ref_epsilon(s.q_type) : 1e-5);
+    const int64_t heads = s.kv_heads * s.group;
+    bool moved = false;
+    for (int64_t row = 0; row < s.batch * s.q_len * heads; row++) {
+        const int64_t b = row / heads / s.q_len, i = row / heads % s.q_len, h = row % heads;
+        double  difference = 0.0, norm = 0.0, here = 0.0;
+        int64_t spoilt = 0, spoilt_here = 0;
+        for (int64_t c = 0; c < s.dim_v; c++) {
+            const double x = ref_get(&p.a.out, b, i, h, c), y = ref_get(&r.out, b, i, h, c);
+            spoilt += !(fabs(x) < REF_INF);
+            spoilt_here += !(fabs(y) < REF_INF);
+            norm += x * x;
+            here += y * y;
+            if (x != y) difference += (x - y) * (x - y);
+        }
+        t->rows++;
+        t->spoilt += spoilt > 0;
+        if (!shared || h % s.group == 0) moved = false;
+        if (spoilt || spoilt_here) {
+            t->other_spoilt += spoilt != spoilt_here && !moved;
+            moved |= spoilt != spoilt_here;
+            continue;
+        }
+        const bool off = !(sqrt(difference) <= (1e-3 + of_out) * sqrt(norm) + absolute);
+        t->off += off && !moved;
+        t->lost += here == 0.0 && off;
+        moved |= off;
+        if (moved) continue;
+        t->off_lse += has_lse && !any_near(p.a.lse[row], r.lse[(size_t)row], 1e-3, 2e-6);
+        if (!p.a.std_error) continue;
+        t->bars++;
+        t->off_bars += !any_near(p.a.std_error[row], r.std_error[(size_t)row], 2e-3 * v_max, 0.02);
+    }
+}
+
+/* Runs a call on both machines; t->calls stays 0 where it is not one for a GPU. False where
+   something is not right. */
+static bool any_call(fuzz_problem *p, any_totals *t) {
+    const size_t bytes = santa_workspace_size(&p->a, &p->o);
+    santa_options o = p->o;
+    o.isa = SANTA_ISA_AUTO;                                             /* the CPU's */
+    o.num_threads = 0;
+    o.parallel_for = nullptr;
+    o.parallel_user = nullptr;
+    if (!CHECK_STATUS(santa_check(&p->a, &p->o), SANTA_OK)) return false;
+    if (bytes > FUZZ_AREA) return true;
+    std::unique_ptr<masks_on_gpu> masks;
+    if (o.method == SANTA_SAMPLE_ATTENTION) masks.reset(new masks_on_gpu(*p, &o.sample_attention));
+    on_gpu g(p->a, o);
+    if (santa_check(&g.a, &g.o) != SANTA_OK) return true;
+    t->calls = 1;
+    santa_stats cpu;
+    void *work = fuzz_memory(FUZZ_WORK, bytes, 1, 0xff);
+    if (!g.run() || (masks && !CHECK(masks->intact()))
+        || !CHECK_STATUS(santa_decode(&p->a, &p->o, work, bytes, &cpu), SANTA_OK)) return false;
+    const result r = g.get();
+    const santa_stats &x = r.stats;
+    const bool same
+        = CHECK_MSG(x.rows == cpu.rows && x.keys == cpu.keys && x.proxy_rows_read == cpu.proxy_rows_read
+                        && x.dense_rows == cpu.dense_rows && x.far_rows == cpu.far_rows,
+              "rows %lld %lld, keys %lld %lld, copied %lld %lld, dense %lld %lld, far %lld %lld",
+              (long long)x.rows, (long long)cpu.rows, (long long)x.keys, (long long)cpu.keys,
+              (long long)x.proxy_rows_read, (long long)cpu.proxy_rows_read, (long long)x.dense_rows,
+              (long long)cpu.dense_rows, (long long)x.far_rows, (long long)cpu.far_rows) != 0;
+    if (cpu.redone_rows || x.redone_rows) return same;                  /* exact here */
+    any_compare(*p, r, t);
+    t->other_counts = !t->off
+                   && (x.k_rows_read != cpu.k_rows_read || x.v_rows_read != cpu.v_rows_read
+                       || x.v_rows_head != cpu.v_rows_head || x.draws != cpu.draws
+                       || x.rescued_rows != cpu.rescued_rows || x.exact_rows != cpu.exact_rows
+                       || x.visited_rows != cpu.visited_rows || x.visited_buckets != cpu.visited_buckets);
+    return same;
+}
+
+/* A type, a head_dim and a layout that the tuned kernels have. */
+static void any_suit(test_rng *r, fuzz_spec *s) {
+    s->q_type = test_below(r, 2) ? SANTA_F16 : SANTA_BF16;
+    s->k_type = s->v_type = test_below(r, 4) ? s->q_type : SANTA_E4M3;
+    const bool small = s->batch * s->kv_heads * s->n <= 8000;
+    s->dim = small ? pick(r, {16, 64, 64, 128}) : (s->dim + 7) / 8 * 8;
+    s->dim_v = small && test_below(r, 3) ? s->dim : (s->dim_v + 7) / 8 * 8;
+    s->q_layout = s->k_layout = s->v_layout = test_below(r, 2) ? FUZZ_NHD : FUZZ_HND;
+    if (s->page_size) s->page_size = pick(r, {16, 48, 64, 128});
+    if (test_below(r, 3)) s->soft_cap = 0.0f;
+    if (s->o.scores == SANTA_SCORES_Q8) s->o.scores = SANTA_SCORES_EXACT;
+}
+
+static void any_print(const fuzz_spec &s, int number, const any_totals &t) {
+    const santa_options &o = s.o;
+    printf("    call %d of seed %llu: %s, scores %d, num_samples %lld, combs %lld, stash %d, below %lld; "
+           "batch %lld, q_len %lld, heads %lld x %lld, n %lld, dim %lld/%lld, types %d %d %d %d, layouts "
+           "%d %d %d %d, page_size %lld, values %d, ragged %d, causal %d, window %lld, firsts %lld, starts "
+           "%d, context %d, sinks %d, alibi %d, cap %g, scale %g, poke %d, copy %d of %d bits, buckets "
+           "%lld, list %d, scales %d %d\n",
+           number, (unsigned long long)test_seed, santa_method_name(o.method), (int)o.scores,
+           (long long)o.num_samples, (long long)o.num_combs, (int)o.stash, (long long)o.dense_below,
+           (long long)s.batch, (long long)s.q_len, (long long)s.kv_heads, (long long)s.group,
+           (long long)s.n, (long long)s.dim, (long long)s.dim_v, (int)s.q_type, (int)s.k_type,
+           (int)s.v_type, (int)s.out_type, (int)s.q_layout, (int)s.k_layout, (int)s.v_layout,
+           (int)s.out_layout, (long long)s.page_size, (int)s.values, s.ragged, s.causal,
+           (long long)s.window, (long long)s.first_tokens, s.starts, s.context, s.sinks, s.alibi,
+           (double)s.soft_cap, (double)s.sm_scale, s.poke, s.copy, s.bits, (long long)s.buckets, s.list,
+           s.k_scales, s.v_scales);
+    printf("        of %lld rows %lld off, %lld lost, %lld in lse, %lld of %lld bars, %lld other NaNs%s\n",
+           (long long)t.rows, (long long)t.off, (long long)t.lost, (long long)t.off_lse,
+           (long long)t.off_bars, (long long)t.bars, (long long)t.other_spoilt,
+           t.other_counts ? ", other counts" : "");
+}
+
+static void any_calls(void) {
+    NEED_DEVICE();
+    enum { BYTES = 400 };
+    const int calls = test_quick ? 400 : 6000;
+    std::vector<any_totals> of(4 * SANTA_METHOD_COUNT);     /* by method, from a copy, hard */
+    for (int i = 0; i < calls; i++) {
+        uint8_t  bytes[BYTES];
+        test_rng rng = test_rng_make(20000 + (uint64_t)i);
+        for (uint8_t &x : bytes) x = (uint8_t)test_next(&rng);
+        fuzz_source  source = {bytes, BYTES};
+        fuzz_spec    s;
+        fuzz_problem p;
+        fuzz_choose(&source, &s);
+        if (i % 2) any_suit(&rng, &s);
+        fuzz_build(&p, &s);
+        any_totals t = {};
+        if (!any_call(&p, &t) || t.lost
+            || (!is_hard(s) && (t.off > 1 || t.off_lse || t.off_bars > 1 || t.other_spoilt)))
+            any_print(s, i, t);
+        of[(size_t)(4 * s.o.method + 2 * (s.copy != 0) + is_hard(s))].add(t);
+        if (cudaGetLastError() != cudaSuccess) return;                  /* nothing works from here on */
+    }
+    for (int m = 0; m < 4 * SANTA_METHOD_COUNT; m++) {
+        const any_totals &t = of[(size_t)m];
+        const santa_method method = (santa_method)(m / 4);
+        if ((m & 2) && !(santa_method_traits(method) & SANTA_PROXIES)) continue;
+        const int64_t few = m & 1 ? 20 : 400;
+        char what[240];
+        snprintf(what, sizeof what,
+                 "%s%s%s: %lld calls, %lld rows: %lld off, %lld lost, %lld in lse, %lld of %lld bars; "
+                 "NaNs in %lld, in %lld others; %lld other counts",
+                 santa_method_name(method), m & 2 ? " from a copy" : "", m & 1 ? ", hard" : "",
+                 (long long)t.calls, (long long)t.rows, (long long)t.off, (long long)t.lost,
+                 (long long)t.off_lse, (long long)t.off_bars, (long long)t.bars, (long long)t.spoilt,
+                 (long long)t.other_spoilt, (long long)t.other_counts);
+        printf("        %s\n", what);
+        CHECK_MSG(((m & 1) || t.calls >= calls / 400) && t.lost == 0 && t.off <= 2 + t.rows / few
+                      && t.off_lse <= 1 + t.rows / (5 * few) && t.off_bars <= 2 + t.bars / few
+                      && t.other_spoilt <= t.rows / 1000 && t.other_counts <= 2 + t.calls / 40,
+                  "%s", what);
+    }
+}
+
+static const test_case any_cases[] = {{"any_calls", any_calls}, {0, 0}};
