@@ -997,6 +997,7 @@ static void parse(int argc, char **argv) {
     if (set.prefill + set.sweep + set.by_type > 1) refuse("--sweep, --by-type or --prefill, one of them");
     if ((set.prefill || set.by_type) && (names || places))
         refuse("--prefill and --by-type have methods and layouts of their own");
+    if (set.sweep && (names || n)) refuse("--sweep has methods and contexts of its own");
     if (!set.prefill && head_dims) refuse("--head-dims is for --prefill");
     if (set.prefill && !types) types = "f32,f16,bf16";
     if (set.by_type && !types) types = "f16,e4m3,q8_0,e5m2,q4_0";

@@ -37,12 +37,14 @@ static void encode_e4m3(void *to, const float *from) {
     memcpy(to, &e, sizeof e);
 }
 
+#if SANTA_VERSION >= 200                              /* compare.c also has 0.1.0 */
 static void encode_e5m2(void *to, const float *from) {
     const uint8_t e = santa_f32_to_e5m2(*from);
     memcpy(to, &e, sizeof e);
 }
 
 static void encode_q4_0(void *to, const float *from) { santa_f32_to_q4_0(from, 32, to); }
+#endif
 static void encode_q8_0(void *to, const float *from) { santa_f32_to_q8_0(from, 32, to); }
 
 /* block elements, a divisor of DIM, take bytes bytes. */
@@ -55,8 +57,10 @@ typedef struct element {
 static const element elements[] = {
     { "f32",  SANTA_F32,  1,  4,  encode_f32  }, { "f16",  SANTA_F16,  1, 2, encode_f16  },
     { "bf16", SANTA_BF16, 1,  2,  encode_bf16 }, { "e4m3", SANTA_E4M3, 1, 1, encode_e4m3 },
-    { "q8_0", SANTA_Q8_0, 32, 34, encode_q8_0 }, { "e5m2", SANTA_E5M2, 1, 1, encode_e5m2 },
-    { "q4_0", SANTA_Q4_0, 32, 18, encode_q4_0 },
+    { "q8_0", SANTA_Q8_0, 32, 34, encode_q8_0 },
+#if SANTA_VERSION >= 200
+    { "e5m2", SANTA_E5M2, 1, 1, encode_e5m2 }, { "q4_0", SANTA_Q4_0, 32, 18, encode_q4_0 },
+#endif
 };
 enum { ELEMENTS = sizeof elements / sizeof *elements };
 

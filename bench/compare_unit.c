@@ -52,6 +52,9 @@ static santa_options options(const compare_call *c) {
 }
 
 static const char *refusal(const compare_call *c) {
+    int known = 0;
+    for (int i = 0; i < ELEMENTS; i++) known |= !strcmp(elements[i].name, c->type);
+    if (!known) return "it has no such type";
     const santa_attention a = attention(c);
     const santa_options o = options(c);
     const santa_status s = santa_check(&a, &o);

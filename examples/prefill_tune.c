@@ -257,7 +257,12 @@ static int parse(tuner *t, int argc, char **argv, llama_error *e) {
                                   MAX_RANGES, 1 << 24, value);
         }
     }
-    if (!t->model && (t->text || t->ranges)) return llama_fail(e, "--text and --lengths want a --model");
+    if (!t->model && (t->text || t->ranges || t->tokenizer))
+        return llama_fail(e, "--text, --lengths and --tokenizer want a --model");
+    if (!t->tokenizer) t->tokenizer = "examples/model/tokenizer.bin";
+    FILE *f = t->out ? fopen(t->out, "ab") : NULL;   /* before minutes of measuring */
+    if (t->out && !f) return llama_fail(e, "cannot write %s", t->out);
+    if (f) fclose(f);
     return 0;
 }
 
@@ -292,7 +297,6 @@ int main(int argc, char **argv) {
     static prefill_options_file f;
     llama_error e = { "" };
     double gain = 0.0;
-    t.tokenizer = "examples/model/tokenizer.bin";
     t.loss = 0.05;
     if (argc == 2 && !strcmp(argv[1], "--help")) return help();
     if (parse(&t, argc, argv, &e) != 0) {

@@ -217,13 +217,15 @@ int main(int argc, char **argv) {
     long long keys = 1 << 20;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--processes")) processes = 1;
-        else if (!strcmp(argv[i], "--gpus") && i + 1 < argc) ranks = atoi(argv[++i]);
+        else if (!strcmp(argv[i], "--gpus") && i + 1 < argc)
+            CHECK((ranks = atoi(argv[++i])) > 0, "--gpus wants a number");
         else if (!strcmp(argv[i], "--keys") && i + 1 < argc) keys = atoll(argv[++i]);
         else {
             const int help = !strcmp(argv[i], "--help");
             fprintf(help ? stdout : stderr, "One context over several GPUs by NCCL.\n"
                     "  --processes   one process per GPU, instead of a thread\n"
-                    "  --gpus N      all that there are\n  --keys N      of the context, 1048576\n");
+                    "  --gpus N      all that there are; with --processes 2\n"
+                    "  --keys N      of the context, 1048576\n");
             return help ? 0 : 1;
         }
     }

@@ -3,9 +3,8 @@
    agree.
    Build and run:
      mkdir -p build
-     nvcc -std=c++17 -O2 -arch=native -Xcompiler -pthread bench/accuracy/accuracy_cuda.cu
-     santa_cuda.cu \
-          -o build/accuracy_cuda
+     nvcc -std=c++17 -O2 -arch=native -Xcompiler -pthread bench/accuracy/accuracy_cuda.cu \
+          santa_cuda.cu -o build/accuracy_cuda
      build/accuracy_cuda --methods prop,flash */
 #include "../../examples/llama_cuda.h"
 #define main accuracy_main

@@ -66,8 +66,10 @@ class Dump:
             raise SystemExit(f"{path}: longer than its header says")
         self.position, self.kind = (torch.from_numpy(np.array(self.array[n])).long()
                                     for n in ("position", "kind"))
-        if not bool(((self.position >= 0) & (self.position < self.tokens)).all()):
-            raise SystemExit(f"{path}: a row's position is not one of its {self.tokens} tokens")
+        most = self.position.max() if "lse0" in self.array else self.tokens - 1
+        if not bool(((self.position >= 0) & (self.position <= most)).all()):
+            raise SystemExit(f"{path}: a row's position is not one of its {self.tokens} tokens, and no lse "
+                             "tells of what it saw behind them")
 
     def get(self, name, layer, head, rows=None):
         """f32; head: of queries for q, of keys for k."""
@@ -590,22 +592,24 @@ def self_test():
         except SystemExit:
             check("a flipped bit is seen", True)
 
-        # Far masses against the plain formula, with and without lse in the dump.
+        # Far masses against the plain formula, without lse in the dump, and with it, where a row may
+        # stand behind the dump's tokens.
         sizes, window = (1, 4, 2, 6, 0, 1, 40, 5), 8
         arrays = {n: normal(*shape).numpy() for n, _, shape in dump_arrays(*sizes)}
-        arrays["position"], arrays["kind"] = [3, 9, 10, 20, 39], [0, 0, 1, 1, 1]
-        want, lse = torch.zeros(5, 4, 3), np.zeros((5, 4), np.float32)
-        bucket = torch.arange(40) % 3
-        for r, p in enumerate(arrays["position"]):
-            for h in range(4):
-                score = [arrays["q0"][r, h] @ arrays["k0"][j, h // 2] for j in range(p + 1)]
-                e = np.exp(np.array(score) * 6 ** -0.5)
-                lse[r, h] = math.log(e.sum())
-                for j in range(1, max(p - window, 0)):
-                    want[r, h, bucket[j]] += e[j] / e.sum()
-        arrays["lse0"] = lse
-        got = []
-        for flags in (0, 1):
+        arrays["kind"] = [0, 0, 1, 1, 1]
+        bucket, unseen = torch.arange(40) % 3, normal(5, 4).numpy()
+        for flags, last in ((0, 39), (1, 44)):
+            arrays["position"] = [3, 9, 10, 20, last]
+            want, lse = torch.zeros(5, 4, 3), np.zeros((5, 4), np.float32)
+            for r, p in enumerate(arrays["position"]):
+                for h in range(4):
+                    score = [arrays["q0"][r, h] @ arrays["k0"][j, h // 2] if j < 40 else unseen[j - 40, h]
+                             for j in range(p + 1)]
+                    e = np.exp(np.array(score) * 6 ** -0.5)
+                    lse[r, h] = math.log(e.sum())
+                    for j in range(1, max(p - window, 0)):
+                        want[r, h, bucket[j]] += e[j] / e.sum()
+            arrays["lse0"] = lse
             sizes = sizes[:5] + (flags,) + sizes[6:]
             write_dump(f"{folder}/x.dump", sizes, arrays)
             d = Dump(f"{folder}/x.dump")
@@ -613,10 +617,10 @@ def self_test():
                   all(np.array_equal(d.array[n], np.asarray(arrays[n], t))
                       for n, t, _ in dump_arrays(*sizes)))
             parts = [far_masses(d, 0, h, bucket, 3, window, torch.arange(5), "cpu") for h in range(2)]
-            got.append(torch.cat([m * w[:, :, None] for m, w, _ in parts], 1))
-            worst = float((got[-1] - want).abs().max())
+            got = torch.cat([m * w[:, :, None] for m, w, _ in parts], 1)
+            worst = float((got - want).abs().max())
             check(f"far masses against the formula, flags {flags}", worst < 1e-6, f"({worst:.1e})")
-            check("far keys", parts[0][2].sum(1).tolist() == [0, 0, 1, 11, 30])
+            check("far keys", parts[0][2].sum(1).tolist() == [0, 0, 1, 11, last - window - 1])
     print(f"{len(failed)} failed")
     return bool(failed)
 
