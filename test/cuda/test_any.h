@@ -50,7 +50,8 @@ struct any_totals {
     }
 };
 
-/* Where a rounding decides much: equal keys, scores of hundreds, copies of another K. */
+/* Where a rounding decides much: equal keys, scores of hundreds, of which a weight may be 0 on
+   one machine, and a NaN times that, copies of another K. */
 static bool is_hard(const fuzz_spec &s) {
     return s.values == FUZZ_EQUAL || s.values == FUZZ_CLIFFS || s.copy >= FUZZ_STALE;
 }
@@ -207,7 +208,7 @@ static void any_calls(void) {
         const any_totals &t = of[(size_t)m];
         const santa_method method = (santa_method)(m / 4);
         if ((m & 2) && !(santa_method_traits(method) & SANTA_PROXIES)) continue;
-        const int64_t few = m & 1 ? 20 : 400;
+        const int64_t few = m & 1 ? 10 : 1000;
         char what[240];
         snprintf(what, sizeof what,
                  "%s%s%s: %lld calls, %lld rows: %lld off, %lld lost, %lld in lse, %lld of %lld bars; "
@@ -218,8 +219,9 @@ static void any_calls(void) {
                  (long long)t.other_spoilt, (long long)t.other_counts);
         printf("        %s\n", what);
         CHECK_MSG(((m & 1) || t.calls >= calls / 400) && t.lost == 0 && t.off <= 2 + t.rows / few
-                      && t.off_lse <= 1 + t.rows / (5 * few) && t.off_bars <= 2 + t.bars / few
-                      && t.other_spoilt <= t.rows / 1000 && t.other_counts <= 2 + t.calls / 40,
+                      && t.off_lse <= 2 + t.rows / few && t.off_bars <= 2 + t.bars / few
+                      && ((m & 1) || t.other_spoilt <= t.rows / 1000)
+                      && t.other_counts <= 2 + t.calls / 40,
                   "%s", what);
     }
 }
