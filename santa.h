@@ -11928,6 +11928,8 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
 #undef SANTA__RESTRICT
 #undef SANTA__MASKED
 #undef SANTA__MASK_LIMIT
+#undef SANTA__LEAST_SCORE
+#undef SANTA__LEAST_MASS
 #undef SANTA__MAX
 #undef SANTA__MIN
 #undef SANTA__NOINLINE

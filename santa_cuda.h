@@ -167,8 +167,11 @@
                        head_dim 32, 64 or 128, hidden a power of two from 32 to 1024. Keys enter
                        in stream order; every 64th makes the index anew.
    SAME DRAWS          Random numbers are the CPU's bits; scores round differently, so about 1
-                       draw in 100,000 falls on a neighbouring key (test/cuda counts them).
-                       vattention: rarely another heavy token or a budget that is off by one.
+                       draw in 100,000 falls on a neighbouring key (test/cuda counts them),
+                       from a copy of K 1 in 5,000, of masses in bytes 1 in 2,000. The same
+                       rounding decides between keys of top-k and top-p that are as good as
+                       equal. vattention: rarely another heavy token or a budget that is off by
+                       one.
    DATA                What the CPU checks before it starts is checked here where the host can
                        see it. On the device a seq_lens entry is clamped to what k can hold, and
                        a block_table entry outside k makes the rows that use it NaN, as do a

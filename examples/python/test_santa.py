@@ -912,8 +912,7 @@ def test_arguments_of_any_kind():
                 santa.decode(**arguments)
             except (TypeError, ValueError) as error:
                 refused += 1
-                said = "instruction set" if name == "isa" and "SANTA_ERR_ISA" in str(error) else name
-                assert said in str(error), (name, kind, error)
+                assert name in str(error), (name, kind, error)
         assert refused >= 15, (name, refused)
     for name, values in (("stats", (2, "yes", [1], object())), ("vattention", ([], 0, "", False)),
                          ("ranks", ([], "count", 2)), ("saap", (0, [("num_probes", 3)])),
