@@ -232,15 +232,15 @@
 
    No allocation in a call. Pass workspace of at least santa_workspace_size(&a, &o) bytes, at
    any alignment. The size is a pure function of shapes and options, never of data or seq_lens:
-   ask with the num_threads that you call with. With many threads a longer k may need less, as
-   they then share its keys: who views k at its present length asks for each, or views all the
-   room there is and says the length by seq_lens. The next call may use the same memory. As a
-   rule a sampled method needs 4 bytes per key of capacity, query head of a group and query row
-   (of those that go together, see santa_decode) for each KV head that is worked on at a time:
-   one per thread, or up to 8 where K is token-major or threads share keys. 131072 keys and a
-   group of 4 take 2.2 MB; with a copy of K 8 to 9 bytes per key more. vAttention with a
-   predictor needs 4.25 bytes per key, saap 4, and of a bucket 28 and 4 for each head of the
-   group.
+   ask with the num_threads and the items that you call with. With many threads a longer k may
+   need less, as they then share its keys: who views k at its present length asks for each, or
+   views all the room there is and says the length by seq_lens. The next call may use the same
+   memory. As a rule a sampled method needs 4 bytes per key of capacity, query head of a group
+   and query row (of those that go together, see santa_decode) for each KV head that is worked
+   on at a time: one per thread, or up to 8 where K is token-major or threads share keys. 131072
+   keys and a group of 4 take 2.2 MB; with a copy of K 8 to 9 bytes per key more. vAttention
+   with a predictor needs 4.25 bytes per key, saap 4, and of a bucket 28 and 4 for each head of
+   the group.
    K and V may have any alignment; what is read fastest are rows that start on a cache line (64
    bytes) in 2 MB pages (madvise on Linux).
    All pointers stay yours. out, lse, std_error must not overlap the inputs or each other, and
@@ -350,10 +350,10 @@
        gains   [N]         f16, bytes in the machine's order
        centre  [C * F]     int8
        scale   f32, likewise; then zeros up to a multiple of 64 bytes
-   and stands for keys x = H D k: D signs, -1 for feature f where bit f % 32 of word f / 32 %
-   4 of philox(counter = {f / 128, 0, 0, 0}, key = {0x5eed, 0x70726f78}) is 1; H the
-   orthonormal Hadamard matrix in Sylvester's order, element i, j of sign (-1)^popcount(i &
-   j), on each piece of features as long as the largest power of two in head_dim. x_f is about
+   and stands for keys x = H D k: D signs, -1 for feature f where bit f % 32 of word f / 32 % 4
+   of philox(counter = {f / 128, 0, 0, 0}, key = {0x5eed, 0x70726f78}) is 1; H the orthonormal
+   Hadamard matrix in Sylvester's order, element i, j of sign (-1)^popcount(i & j), on each
+   piece of features as long as the largest power of two that divides head_dim. x_f is about
    scale centre_f + gain (code_f - z), z = 7.5 (1.5): the centre is the block's mean; what is
    left has codes of step .3352 (.9957) of its root mean square, and the gain of least squares.
    A key with a NaN or infinity has gain NaN. The query is rotated, too, and each head's rounded
@@ -1207,7 +1207,8 @@ typedef struct santa_stats {
     int64_t rescued_rows;          /* rows (x heads) whose largest proxy scores were made exact */
     int64_t redone_rows;           /* rows (x heads) done again with exact scores */
     /* saap, per query row and KV head: keys that are not always read, those of them that were
-       read (their share is the selectivity), buckets read whole */
+       read (their share is the selectivity), buckets read whole: those that the router chose
+       and those all of whose keys were sure */
     int64_t far_rows, visited_rows, visited_buckets;
     /* of the rows (x heads) with a proxy: variance of the log weights, as expected before a row
        was read, and as found over the rows drawn */
@@ -1470,9 +1471,10 @@ SANTADEF double santa_normal_quantile(double p);  /* inverse of the normal CDF, 
 
 /* ------------------------------------------------------------ >>measures */
 
-/* For choosing num_samples and for papers: p[n] probabilities (sum 1), V as n rows of dv
-   floats, stride floats apart. All sums in double. variance = trace of the covariance of the
-   estimate (appendix N), so sqrt(variance) is the RMS error of the output vector. */
+/* For choosing num_samples, of which 0 is no default here, and for papers: p[n] probabilities
+   (sum 1), V as n rows of dv floats, stride floats apart. All sums in double. variance = trace
+   of the covariance of the estimate (appendix N), so sqrt(variance) is the RMS error of the
+   output vector. */
 SANTADEF santa_status santa_variance_iid  (const float *p, int64_t n, const float *v, int64_t stride,
                                            int64_t dv, int64_t num_samples, double *variance,
                                            void *workspace, size_t workspace_bytes);
