@@ -850,10 +850,15 @@ int main(int argc, char **argv) {
                 return 1;
             }
         } else {
-            fprintf(stderr, "usage: %s [--quick] [--saap | --vattention | --prefill | --dense | "
-                            "--copies | --lists] [--csv FILE]\n", argv[0]);
-            return 1;
+            const bool help = !strcmp(argv[i], "--help");
+            fprintf(help ? stdout : stderr, "usage: %s [--quick] [--saap | --vattention | --prefill | "
+                    "--dense | --copies | --lists] [--csv FILE]\n", argv[0]);
+            return !help;
         }
+    }
+    if (only_routed + prefill + dense + only_adaptive + only_copies + lists > 1) {
+        fprintf(stderr, "%s: one table at a time\n", argv[0]);
+        return 1;
     }
     int count = 0, driver = 0, runtime = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess || !count) { printf("skipped: no device\n"); return 0; }

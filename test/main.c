@@ -254,6 +254,12 @@ static int run_case(const char *name, const test_case *c) {
     return !(progress.fail_fast && progress.failed);
 }
 
+static int is_number(const char *text) {
+    char *end;
+    strtoull(text, &end, 0);
+    return *text >= '0' && *text <= '9' && !*end;
+}
+
 int main(int argc, char **argv) {
     int list = 0, hangs = 0, filters = 0;
     progress.timeout = 300;
@@ -264,9 +270,10 @@ int main(int argc, char **argv) {
         else if (!strcmp(argv[i], "--hang")) hangs = 1;
         else if (!strcmp(argv[i], "--part") && i + 1 < argc
                  && sscanf(argv[i + 1], "%d/%d", &part, &parts) == 2 && part >= 1 && part <= parts) i++;
-        else if (!strcmp(argv[i], "--timeout") && i + 1 < argc)
+        else if (!strcmp(argv[i], "--timeout") && i + 1 < argc && is_number(argv[i + 1]))
             progress.timeout = (unsigned)strtoul(argv[++i], NULL, 0);
-        else if (!strcmp(argv[i], "--seed") && i + 1 < argc) test_seed = strtoull(argv[++i], NULL, 0);
+        else if (!strcmp(argv[i], "--seed") && i + 1 < argc && is_number(argv[i + 1]))
+            test_seed = strtoull(argv[++i], NULL, 0);
         else if (argv[i][0] == '-') { usage(); return !!strcmp(argv[i], "--help"); }
         else argv[1 + filters++] = argv[i];
     }

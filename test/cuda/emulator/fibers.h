@@ -696,7 +696,7 @@ inline void change_cta(unsigned rank) {
     state.rank = rank;
     blockIdx = state.place;
     const kept_memory &own = kept_of(rank, 0);
-    if (own.bytes.size() == kept_bytes())
+    if (own.bytes.size() == kept_bytes() && !own.bytes.empty())
         memcpy(state.dynamic_at, own.bytes.data(), own.bytes.size());
     for (size_t i = 0; i < slots.size(); i++) {
         const kept_memory &x = kept_of(rank, i + 1);
