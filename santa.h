@@ -2810,7 +2810,10 @@ SANTA__INLINE void        santa__vput_neon(float *p, float32x4_t x) { vst1q_f32(
 SANTA__INLINE float32x4_t santa__vadd_neon(float32x4_t a, float32x4_t b) { return vaddq_f32(a, b); }
 SANTA__INLINE float32x4_t santa__vsub_neon(float32x4_t a, float32x4_t b) { return vsubq_f32(a, b); }
 SANTA__INLINE float32x4_t santa__vmul_neon(float32x4_t a, float32x4_t b) { return vmulq_f32(a, b); }
-SANTA__INLINE float32x4_t santa__vmax_neon(float32x4_t a, float32x4_t b) { return vmaxq_f32(a, b); }
+/* b, where one of the two is a NaN, as the others have it. */
+SANTA__INLINE float32x4_t santa__vmax_neon(float32x4_t a, float32x4_t b) {
+    return vbslq_f32(vcgtq_f32(a, b), a, b);
+}
 SANTA__INLINE float32x4_t santa__vfma_neon(float32x4_t a, float32x4_t b, float32x4_t c) {
     return vfmaq_f32(c, a, b);
 }
@@ -4338,7 +4341,7 @@ SANTA__ONCE
 static uint64_t santa__message_bytes(const santa_problem *p) {
     const uint64_t best = (uint64_t)santa__num_best(&p->o);
     if (santa__is_copied(&p->o) && !santa__has_traits(&p->o, SANTA_ADAPTS))
-        return SANTA__MAX(sizeof(santa__rank_copied),
+        return SANTA__MAX(SANTA__MAX(sizeof(santa__rank_copied), sizeof(santa__rank_drawn)),
                           santa__mul((uint64_t)santa__num_rescued(&p->o), sizeof(float)));
     return sizeof(santa__rank_mass)
            + (santa__has_traits(&p->o, SANTA_TILES_APART) ? sizeof(santa__rank_tiles)
@@ -6161,7 +6164,8 @@ static void santa__encode_block(santa__encoder *x, int64_t j, char *block) {
 SANTADEF size_t santa_proxy_size(const santa_attention *a) {
     santa__format f;
     if (santa__check_copy(a, &f) != SANTA_OK) return 0;
-    return (size_t)SANTA__MAX(a->k.shape[0] * a->k.shape[2] * f.blocks * f.bytes, 64);
+    return (size_t)SANTA__MAX((uint64_t)a->k.shape[0] * (uint64_t)a->k.shape[2] * (uint64_t)f.blocks
+                              * (uint64_t)f.bytes, 64);
 }
 
 /* Sequence b, or on a check run only its pages. */
@@ -9878,16 +9882,17 @@ static void santa__run_va(santa__team *team, santa__job *j, int64_t jobs) {
 
 static void santa__run_team(santa__team *team) {
     santa__job *j = team->j;
+    /* dense_below: there is no room for chunks */
+    const int is_shared = j->method == santa__method_of(j->o, santa__is_listed(j->p));
     int64_t h;
     int i;
     team->phase = NULL;
     team->together = team->pieces = 1;
-    /* dense_below: there is no room for chunks */
-    if (j->method != santa__method_of(j->o, santa__is_listed(j->p))) {
+    for (h = 0; h < team->jobs; h++) j[h].is_shared = is_shared;
+    if (!is_shared) {
         santa__run_tasks(j->o, &team->call->pieces, team->jobs, santa__team_task, team);
         return;
     }
-    for (h = 0; h < team->jobs; h++) j[h].is_shared = 1;
     if (santa__meets_often(j->o)) {
         for (h = 0; h < team->jobs; h++) j[h].met = NULL;
         if (santa__is_copied(j->o)) santa__run_copied(team);

@@ -11407,7 +11407,7 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
     };
     const auto score_of = [&](u64 order) {
         const unsigned u = (unsigned)(order >> key_bits);
-        return __uint_as_float(u & 0x80000000u ? u & 0x7fffffffu : ~u);
+        return __uint_as_float(u & 0x80000000u ? u & 0x7fffffffu : 0u - u);
     };
     u64 least = BYTES || bin == LAST ? 0 : order_of(m - (float)(bin + 2) * width, (int)last_key),
         over = BYTES ? last_key + 1 : order_of(m - (float)(bin - 1) * width, 0) + 1;
@@ -11487,8 +11487,7 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
             if (!BYTES && lists)
 #pragma unroll 1
                 for (unsigned left = bits; left; left &= left - 1)
-                    mass += (u64)(unsigned)fmaf(pow2(score_at(w, __ffs((int)left) - 1) - m), 2147483648.0f,
-                                                0.5f);
+                    mass += (u64)((double)pow2(score_at(w, __ffs((int)left) - 1) - m) * unit + 0.5);
             above += __popc(bits);
             if (marks && bits) {
                 const int at = (block - start) * BLOCK + entry;
@@ -11586,8 +11585,12 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
     if (cta) return;
     cta_scan<WARPS>(chosen, s.scratch.wide, &chosen);
     if (tid) return;
+    if (!BYTES) {                                   /* unit is a power of two: 1 / unit by its bits */
+        u64 marked = 0;
 #pragma unroll 1
-    for (int r = 0; r < cluster && !BYTES; r++) chosen += (double)s.masses[r] * 4.656612873077393e-10;
+        for (int r = 0; r < cluster; r++) marked += s.masses[r];
+        chosen += (double)marked * __hiloint2double(0x7fe00000 - __double2hiint(unit), 0);
+    }
     p.draws[row] = all;
     p.list_rest[row] = { fmax(total - chosen, 0.0), m };
     if (p.proxy) ((list_range *)p.list_ranges)[row] = { from, to };
@@ -12814,7 +12817,9 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
     __syncthreads();
     /* too many for shared memory are too many for the list, too */
     const unsigned all = s.kept_count, count = all > CHOOSE_KEPT ? 0 : all;
-    if (tid == 0) s.first = all ? atomicAdd(&counts[row].entries, count == all ? all : most + 1u) : 0;
+    if (tid == 0)
+        s.first = all == count ? atomicAdd(&counts[row].entries, all)
+                               : atomicOr(&counts[row].entries, 0x80000000u);
     unsigned top = 0;
     enum { TOGETHER = 4 };
 #pragma unroll 1
@@ -17286,7 +17291,8 @@ void fill_index(const santa_attention *a, i64 batch, i64 capacity, params *p) {
 
 santa_status measure_routed(const santa_problem *problem, geometry *g) {
     const santa_buckets *r = problem->a.buckets;
-    if (g->d > ROUTE_DIM) return SANTA_ERR_BACKEND_SIZE;
+    if (g->d > ROUTE_DIM || ceil_div(g->batch * g->group, ROWS_VECTORS) > 65535)
+        return SANTA_ERR_BACKEND_SIZE;
     g->buckets = r->num_buckets;
     g->hidden = r->hidden;
     g->samples = problem->o.num_samples == SANTA_NONE ? 0 : problem->o.num_samples;

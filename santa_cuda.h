@@ -75,7 +75,8 @@
                        heads / kv_heads. Sampled: ceil(draws / 256) * ceil(head_dim_v / 256) up
                        to 65535, where flash may draw once per tile, and batch * kv_heads *
                        ceil(group / 8) * ceil(keys / 64) below 2^31 - 1. pps: head_dim_v up to
-                       256, and a group of up to 64 heads.
+                       256, and a group of up to 64 heads. saap: batch * heads / kv_heads up to
+                       32 * 65535.
    PREFILL             From 32 query rows on dense runs on tensor cores, K and V read once for
                        128 queries, where q is f16 or bf16, k and v of that type, e4m3 or e5m2,
                        all in 16-byte aligned rows with adjacent features, head_dim and

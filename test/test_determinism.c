@@ -335,6 +335,31 @@ static void rubbish_beside_nan(void) {
     }
 }
 
+/* Rows that run dense behind one that draws, whose keys threads share: there is room for a
+   chunk. */
+static void shared_before_dense(void) {
+    static const santa_method methods[] = {SANTA_STRAT, SANTA_SYS, SANTA_PPS};
+    for (int i = 0; i < 3; i++) {
+        ref_spec s = ref_spec_make(2, 1, 4000, 16);
+        santa_options o = ref_options(methods[i], 16, 6);
+        s.q_len  = 4;
+        s.window = 2000;
+        o.dense_below = 2002;
+        result want = decode(&s, &o);
+        CHECK(want.stats.dense_rows > 0 && want.stats.dense_rows < want.stats.rows);
+        for (int64_t threads = 2; threads <= 4; threads += 2) {
+            test_rng r = test_rng_make((uint64_t)threads);
+            o.num_threads   = threads;
+            o.parallel_for  = shuffled;
+            o.parallel_user = &r;
+            result got = decode(&s, &o);
+            same(&want, 0, &got, "dense rows behind others", o.method);
+            free(got.bits);
+        }
+        free(want.bits);
+    }
+}
+
 /* Two query rows that see 2^14 keys and one more, which exact attention cuts into chunks of
    other sizes; rows too short for the threads' even shares; a sampled call whose rows are all
    run dense. */
@@ -734,6 +759,7 @@ const test_case suite_determinism[] = {
     {"threads of few items share the keys", shared_keys},
     {"threads share the keys of a window", shared_windows},
     {"threads share the keys: more than 2^14, and what dense_below takes", shared_sizes},
+    {"dense rows behind those whose keys threads share", shared_before_dense},
     {"dense_below: dense's bits below, the method's from there on", dense_below},
     {"dense_below: short rows, small tiles", dense_below_short},
     {"dense_below: auto, other methods", dense_below_auto},

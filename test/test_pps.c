@@ -305,6 +305,33 @@ static void error_bar(void) {
     }
 }
 
+/* A head whose scores are NaN does not take another one's draws away. */
+static void nan_beside_scores(void) {
+    ref_spec s = ref_spec_make(2, 1, 2048, 64);
+    FOR_EACH_ISA(isa) {
+        ref_problem p;
+        santa_stats x;
+        double exact[64], difference = 0.0, norm = 0.0;
+        ref_build(&p, &s);
+        p.a.std_error = NULL;
+        ref_set(&p.a.q, 0, 0, 1, 3, (double)test_nan());
+        santa_options o = ref_options(SANTA_PPS, 256, test_seed);
+        o.isa = isa;
+        if (ref_run(&p, &o, &x)) {
+            ref_dense(&p, 0, 0, 0, exact, NULL);
+            for (int64_t c = 0; c < 64; c++) {
+                difference += pow(ref_get(&p.a.out, 0, 0, 0, c) - exact[c], 2.0);
+                norm += exact[c] * exact[c];
+                CHECK(test_is_nan((float)ref_get(&p.a.out, 0, 0, 1, c)));
+            }
+            CHECK_MSG(!(difference < 0.0) && (difference < 0.3 * norm || difference != difference),
+                      "%s: off by %g of %g, %lld rows read", santa_isa_name(isa), sqrt(difference),
+                      sqrt(norm), (long long)x.v_rows_read);
+        }
+        ref_free(&p);
+    }
+}
+
 /* Of two heads that read rows together one has no mass, its scores are -inf: nothing, whatever
    V holds. */
 static void no_mass_beside_nan(void) {
@@ -342,5 +369,6 @@ const test_case suite_pps[] = {
     {"std_error", error_bar},
     {"std_error of each draw", error_formula},
     {"a head without mass beside one with NaN", no_mass_beside_nan},
+    {"a head with NaN beside one with scores", nan_beside_scores},
     {0, 0}
 };

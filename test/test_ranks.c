@@ -415,6 +415,31 @@ static void copied_rows(void) {
 
 /* A NaN in K is in all results, one in a copy costs exact scores. No keys at all. Exchanges
    that fail. */
+/* Many heads whose messages of what they have drawn are longer than those of what is to be
+   rescued. */
+static void few_rescued(void) {
+    static const int64_t cuts[] = {0, 256, 600};
+    static const struct { santa_method method; int64_t samples, keys; } turns[] = {
+        {SANTA_SYS, 64, SANTA_NONE}, {SANTA_SYS, 64, 4}, {SANTA_PROP, 4, 0}, {SANTA_PPS, 64, 1},
+        {SANTA_TOP_K, 8, 0}
+    };
+    for (size_t turn = 0; turn < sizeof turns / sizeof *turns; turn++) {
+        ref_spec s = ref_spec_make(16, 8, 600, 32);
+        ref_problem p;
+        santa_stats sum;
+        float many[16 * 33];
+        double exact[32];
+        santa_options o = ref_options(turns[turn].method, turns[turn].samples, 1);
+        o.scores = SANTA_SCORES_PROXY;
+        o.proxy.rescue_keys = turns[turn].keys;
+        ref_build(&p, &s);
+        if (CHECK_STATUS(run_ranks(&p, o, cuts, 2, -1, many, &sum), SANTA_OK))
+            for (int64_t h = 0; h < 16; h++)
+                CHECK_NEAR(many[h * 33 + 32], ref_dense(&p, 0, 0, h, exact, NULL), 0.3, 0.0);
+        ref_free(&p);
+    }
+}
+
 static void copies_of_nothing(void) {
     static const int64_t cuts[] = {0, 192, 192, 384, 600};
     static const santa_method methods[] = {SANTA_SYS, SANTA_PPS};
@@ -849,6 +874,7 @@ const test_case suite_ranks[] = {
     {"draws from copies of K are those that one process draws", copied_rows},
     {"std_error is that of one process", same_errors},
     {"copies of K: NaN, no keys, exchanges that fail, threads", copies_of_nothing},
+    {"few keys rescued, many heads", few_rescued},
     {"choices by copies of K: NaN, no keys, exchanges that fail, threads", choices_of_nothing},
     {"the mean over seeds is exact attention", unbiased},
     {"threads change no bit", threads},

@@ -2907,6 +2907,33 @@ static void selected_large_scores(void) {
         }
 }
 
+/* Equal scores far below 0, of which top-p takes as many as hold its mass; one key far above
+   all others, each of which is next to nothing, and together they are not. */
+static void selected_alike(void) {
+    NEED_DEVICE();
+    for (double score : {-1e6, -1e5, 1e5}) {
+        ref_spec s = spec16(2, 1, 500, 64, SANTA_F32);
+        s.sm_scale = 1.0f;
+        problem p(s);
+        for (int64_t h = 0; h < 2; h++)
+            for (int64_t c = 0; c < 64; c++) ref_set(&p.a.q, 0, 0, h, c, score / 64.0);
+        for (int64_t j = 0; j < 500; j++) for (int64_t c = 0; c < 64; c++) ref_set(&p.a.k, 0, j, 0, c, 1.0);
+        result r;
+        if (!run_on_gpu(p, options(SANTA_TOP_P, 0), &r)) return;
+        CHECK_MSG(r.stats.v_rows_head == 900, "score %g: %lld keys of two heads, not 900", score,
+                  (long long)r.stats.v_rows_head);
+    }
+    const int64_t n = on_emulator ? 60000 : 1000000;
+    ref_spec s = spec16(1, 1, n, 8, SANTA_F32);
+    s.sm_scale = 1.0f;
+    problem p(s);
+    for (int64_t c = 0; c < 8; c++) ref_set(&p.a.q, 0, 0, 0, c, c ? 0.0 : 1.0);
+    for (int64_t j = 0; j < n; j++) ref_set(&p.a.k, 0, j, 0, 0, j == n / 3 ? 22.2 : 0.0);
+    result r;
+    if (!run_on_gpu(p, options(SANTA_TOP_K, n), &r)) return;
+    CHECK_NEAR(r.lse[0], log(exp((double)22.2f) + (double)(n - 1)), 4e-6, 0.0);
+}
+
 static void selected_lengths(void) {
     NEED_DEVICE();
     totals t = {0, 0, 0};
@@ -3373,7 +3400,7 @@ static const test_case copies[] = {{"proxy_encode", proxy_encode},
 
 static const test_case selected[] = {
     {"selected_ties", selected_ties}, {"selected_lengths", selected_lengths},
-    {"selected_large_scores", selected_large_scores},
+    {"selected_large_scores", selected_large_scores}, {"selected_alike", selected_alike},
     {"selected_sets", selected_sets}, {"selected_behaviour", selected_behaviour},
     {"selected_by_copy", selected_by_copy},
     {0, 0}

@@ -398,7 +398,7 @@ static int api_check_variation(fuzz_source *f, const fuzz_spec *spec, const api_
         break;
     case 4:
         what = "tiles, or what is asked for";
-        if (s.o.method == SANTA_PROP) s.o.tile_size = 64 * fuzz_between(f, 1, 9);
+        if (s.o.method == SANTA_PROP && !s.copy) s.o.tile_size = 64 * fuzz_between(f, 1, 9);
         s.no_lse   = fuzz_chance(f, 2);
         s.no_error = s.no_error || fuzz_chance(f, 2);
         s.no_audit = fuzz_chance(f, 2);

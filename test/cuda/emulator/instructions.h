@@ -26,6 +26,10 @@ inline typename std::common_type<A, B>::type max(A a, B b) {
 }
 
 inline float __uint_as_float(unsigned x) { return emulated::bits<float>(x); }
+inline int __double2hiint(double x) { return (int)(emulated::bits<unsigned long long>(x) >> 32); }
+inline double __hiloint2double(int high, int low) {
+    return emulated::bits<double>((unsigned long long)(unsigned)high << 32 | (unsigned)low);
+}
 inline float __int_as_float(int x) { return emulated::bits<float>(x); }
 inline unsigned __float_as_uint(float x) { return emulated::bits<unsigned>(x); }
 inline int __float_as_int(float x) { return emulated::bits<int>(x); }
