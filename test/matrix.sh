@@ -92,6 +92,12 @@ cpp_whole() {
     whole_native gcc c++11 -O1
 }
 
+# Options are looked at by their sizes.
+short_enums() {
+    FEW="errors/"
+    whole_native gcc c99 -O1 -fshort-enums -DSANTA_NO_SIMD
+}
+
 # And as if the machine had less: the paths that it would not choose.
 # shellcheck disable=SC2086
 every_isa() {
@@ -285,6 +291,7 @@ list() {
     }
     cell "32-bit"                                    whole_32_bit
     cell "gcc, OpenMP"                               openmp gcc
+    cell "gcc -fshort-enums"                         short_enums
     cell "g++ c++11"                                 cpp_whole
     cell "clang c99, whole suite, every instruction set" every_isa clang c99 -O2
     cell "mingw, compile and link"                   mingw
