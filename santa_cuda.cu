@@ -798,14 +798,16 @@ struct proxy_scores_memory {
 /* The keys of a row that the copy of K stands for: from .. to - 1, beside them [begin, from)
    and [to, end) are read exactly. All of them are if none can be taken from the copy. */
 struct proxy_range { int begin, end, position, from, to; };
+
 /* The team of a CTA: the heads that draw together, their keys. */
 struct team {
     int b, head, heads, kv;                         /* head: the first one */
     i64 row;                                        /* its number */
     proxy_range range;                              /* from .. to - 1 are drawn from */
     int first, blocks, part_blocks;                 /* of these; of a part of them */
-    int cta, parts, lo, hi;                        /* this CTA's: parts, blocks */
+    int cta, parts, lo, hi;                         /* this CTA's: parts, blocks */
 };
+
 /* k_draw. Its rows and keys are dealt to DRAW_PARTS; SLICE heads take rows together, DRAW_ROWS
    at a time; a list has up to DRAW_LIST of them. */
 enum { DRAW_PARTS = 8, DRAW_HEADS = 64, SLICE = 4, DRAW_ROWS = 64, DRAW_LIST = 1024, DRAW_RUNS = 1024 };
@@ -11005,7 +11007,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
         for (int h = t.cta; h < t.heads; h += cluster)
             if (!s.again[h] && tid < p.dv) {
                 const float x = h == t.cta ? own_sum : sum_of(h);
-                /* a head without mass has none of a NaN that another one read */
+                /* a head without mass has nothing of a NaN that another one read */
                 write_out(p, t, h, tid, s.all[h] == 0.0 ? 0.0f : x * s.result[h]);
             }
         if (p.lse && t.cta == 0 && tid < t.heads && !s.again[tid])
