@@ -245,7 +245,11 @@ static int api_check_row(const fuzz_problem *p, const api_result *r, int64_t b, 
             ok &= CHECK_MSG(r->out[slot * s->dim_v + c] << 1 == 0, "out[%lld] = %g of a row without keys",
                             (long long)c, out);
         } else if (dense && exact_scores) {
-            const double allowed = half * fabs(sum) + 1e-4 * size + 4.0 * x.noise * top + 1e-7;
+            /* prefill of bf16 alone rounds each weight, by 1/256 at most */
+            const int rounds = s->q_len >= 32 && s->q_type == SANTA_BF16 && s->k_type == SANTA_BF16 &&
+                               s->v_type == SANTA_BF16 && s->out_type == SANTA_BF16;
+            const double allowed = half * fabs(sum) + (1e-4 + rounds / 256.0) * size +
+                                   4.0 * x.noise * top + 1e-7;
             ok &= CHECK_MSG(fabs(out - sum) <= allowed,
                             "out[%lld] = %.9g, float64 %.9g, off by more than %g", (long long)c, out, sum,
                             allowed);
