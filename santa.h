@@ -3059,6 +3059,7 @@ static int santa__is_bernoulli(const santa_options *o) {
     return santa__is_grouped(o) || o->scores == SANTA_SCORES_BERNOULLI_IID
            || o->scores == SANTA_SCORES_BERNOULLI_STRAT;
 }
+static int santa__is_rounded(const santa_options *o) { return o->stash > SANTA_STASH_F32; }
 
 /* Whether an option is read, by reader. is_copied: vAttention predicts by a copy, if it asks
    scores. */
@@ -5583,7 +5584,7 @@ static void santa__anchor(santa__mass *x, const float *chance, const santa__pick
 static void santa__draw_sizes(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l,
                               santa_stats *stats) {
     (void)stats;
-    santa__mass_units(x, o->stash > SANTA_STASH_F32);
+    santa__mass_units(x, santa__is_rounded(o));
     santa__draw_shared(x, 1, o->num_samples, rng, l, 0);
     santa__anchor(x, x->chance, l, l->weight);
 }
@@ -5825,7 +5826,7 @@ static void santa__block_mass(const santa__kernels *kernel, int keep_scores, flo
 static int santa__pick(const santa_options *o, santa__draw_function draw, santa__mass *x, float *u,
                        santa__rng *rng, santa__rng *dither, santa__picks *l, santa_stats *stats) {
     l->rows = l->draws = 0;
-    if (o->stash > SANTA_STASH_F32 && !santa__selects(o))             /* which keeps scores */
+    if (santa__is_rounded(o) && !santa__selects(o))                 /* which keeps scores */
         santa__round_stash(o->stash, dither, x->first * x->block, x->blocks * x->block, u);
     x->u = u;
     if (santa__prefix(x)) return 1;
@@ -6623,11 +6624,11 @@ static void santa__masses_of_row(const santa__job *j, int64_t row, santa__mass *
         *x = santa__mass_of(j, row * j->group + h);
         x->unit = SANTA__PART(float, j, units) + h * j->plan->blocks;
         x->chance = SANTA__PART(float, j, chance);
-        if (j->o->stash > SANTA_STASH_F32)
+        if (santa__is_rounded(j->o))
             santa__round_stash(j->o->stash, &dither, x->first * x->block, x->blocks * x->block, u);
         x->u = u;
         if (santa__prefix(x)) x->total = (double)santa__nan();
-        santa__mass_units(x, j->o->stash > SANTA_STASH_F32);
+        santa__mass_units(x, santa__is_rounded(j->o));
     }
 }
 
@@ -6912,7 +6913,7 @@ static void santa__copied_blocks(santa__job *j, int64_t span, int64_t from, int6
             for (k = 0; k < SANTA_BLOCK; k++)
                 if (b * SANTA_BLOCK + k < part.from || b * SANTA_BLOCK + k >= part.to) s[k] = SANTA__MASKED;
         }
-        for (x = 0; x < j->queries && j->o->stash > SANTA_STASH_F32; x++)
+        for (x = 0; x < j->queries && santa__is_rounded(j->o); x++)
             santa__round_scores(j->scores + x * p->score_stride + i * SANTA_BLOCK);
         santa__block_mass(j->kernel, is_top, j->scores + i * SANTA_BLOCK, p->score_stride, j->queries,
                           SANTA_BLOCK, SANTA__PART(float, j, block_max) + i,
@@ -7081,7 +7082,7 @@ static int64_t santa__rescue(const santa__job *j, int64_t x, const santa__mass *
     float *max = SANTA__PART(float, j, block_max) + x * j->plan->blocks + skip;
     float *sum = SANTA__PART(float, j, block_sum) + x * j->plan->blocks + skip;
     int32_t *index = SANTA__PART(int32_t, j, rank_index);
-    const int is_rounded = j->o->stash > SANTA_STASH_F32;
+    const int is_rounded = santa__is_rounded(j->o);
     const int64_t want = j->o->proxy.rescue_keys,
                   found = santa__likely(m, u, want, is_rounded, s, index);
     uint32_t threshold = head->threshold;
@@ -7464,7 +7465,7 @@ static void santa__step_resize(santa__job *j, int64_t span, int64_t from, int64_
         santa__round_stash(j->o->stash, &dither, mass[h].first * SANTA_BLOCK, mass[h].blocks * SANTA_BLOCK,
                            santa__weights_of(j, h));
         if (santa__prefix(&mass[h])) mass[h].total = (double)santa__nan();
-        santa__mass_units(&mass[h], j->o->stash > SANTA_STASH_F32);
+        santa__mass_units(&mass[h], santa__is_rounded(j->o));
         santa__size_blocks(&mass[h], 1, j->o->num_samples);
     }
 }
@@ -9412,7 +9413,7 @@ static void santa__meet_rescues(santa__team *team, int64_t rescued) {
             continue;
         }
         santa__copied_shares(one, m, head->fixed_max, head->fixed);
-        found = santa__likely(m, m->u, most, one->o->stash > SANTA_STASH_F32, s,
+        found = santa__likely(m, m->u, most, santa__is_rounded(one->o), s,
                               SANTA__PART(int32_t, one, rank_index));
         santa__select(s, found, NULL, (double)most, &head->threshold, &head->ties);
         for (c = -1; (c = santa__next(s, c + 1, found, NULL, head->threshold, &head->ties)) < found;)
