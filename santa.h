@@ -1973,6 +1973,13 @@ typedef struct santa__queries {
     int in_order;                            /* of prefetches: memory's, see above      */
 } santa__queries;
 
+/* Parts of rows to prefetch: of row[0], at bytes in, that of head 0 <= head < heads; those of
+   the heads lie step bytes apart, from byte first on. */
+typedef struct santa__coming {
+    const char *const *row;
+    int64_t at, first, step, head, heads;
+} santa__coming;
+
 /* acc_g = acc_g * keep[g] + add[g] * sum_i w[g * w_stride + i] * row_i for the heads g < group,
    row i from row[i] + at on, acc_g from acc + g * acc_stride on. */
 typedef struct santa__weights {
@@ -2054,8 +2061,10 @@ typedef struct santa__kernels {
    such registers. */
 #if defined(__clang__) || defined(__CUDACC__) || !defined(__GNUC__) || __GNUC__ < 8
 #define SANTA__UNROLL_REGISTERS
+#define SANTA__UNROLL_4
 #else
 #define SANTA__UNROLL_REGISTERS _Pragma("GCC unroll 16")
+#define SANTA__UNROLL_4 _Pragma("GCC unroll 4")
 #endif
 
 /* The vocabulary: vectors of SANTA__LANES floats, of which dot keeps SANTA__KEEP_K sums in
@@ -4553,8 +4562,14 @@ static void santa__point(const santa__rows *r, santa__keys keys, int n, int beyo
                       left = x.table ? x.page_size - at : more;
         const int to = (int)SANTA__MIN((int64_t)more, i + left);
         const char *p = santa__row(&x, keys.first + i);
-        int64_t step;
-        for (step = 0; i < to; i++, step += x.row) row[i] = p + step;
+        int64_t step = 0;
+        for (; i + 4 <= to; i += 4, step += 4 * x.row) {
+            row[i] = p + step;
+            row[i + 1] = p + (step + x.row);
+            row[i + 2] = p + (step + 2 * x.row);
+            row[i + 3] = p + (step + 3 * x.row);
+        }
+        for (; i < to; i++, step += x.row) row[i] = p + step;
     }
     for (; i < all; i++) row[i] = row[n - 1];
 }
@@ -4960,6 +4975,7 @@ static void santa__score_extras(const santa__job *j, santa__keys keys, int n, in
     const santa_attention *a = &j->p->a;
     int64_t x;
     int i;
+    if (!(a->soft_cap > 0.0f) && !a->alibi_slopes) return;
     for (x = 0; x < queries; x++, s += s_stride) {
         if (a->soft_cap > 0.0f)
             for (i = 0; i < n; i++) s[i] = a->soft_cap * (float)tanh((double)(s[i] / a->soft_cap));
@@ -4996,7 +5012,7 @@ static void santa__score_block(const santa__job *j, int64_t span, int64_t block,
     const int64_t first = b * block;
     const int64_t s_step = j[span > 1].scores - j->scores;            /* jobs are equally spaced */
     const char *row[SANTA_BLOCK + SANTA__BEYOND_K];
-    int64_t h, x, i;
+    int64_t h, x, g, i;
     int part;
     for (part = 0; part < 2; part++) {
         const int64_t from = santa__part_from(j, part, first), end = santa__part_to(j, part),
@@ -5013,17 +5029,17 @@ static void santa__score_block(const santa__job *j, int64_t span, int64_t block,
             santa__score_extras(&j[h], keys, n, 0, j->queries, s, s_stride);
         }
     }
-    for (h = 0; h < span; h++)
-        for (x = 0; x < j->queries; x++) {
-            const santa__range *r = santa__range_of(j, x);
-            const int64_t begin = parts & 1 ? r->begin : r->gap_end, end = parts & 2 ? r->end : r->gap;
-            float *s = j[h].scores + at + x * s_stride;
-            if (begin <= first && first + block <= end && (r->gap == r->gap_end || r->gap_end <= first))
-                continue;
-            for (i = 0; i < block; i++)
-                if (first + i < begin || first + i >= end || !santa__sees(r, first + i))
-                    s[i] = SANTA__MASKED;
-        }
+    for (x = 0; x < j->queries; x += j->group) {                     /* heads of a row see the same */
+        const santa__range *r = santa__range_of(j, x);
+        const int64_t begin = parts & 1 ? r->begin : r->gap_end, end = parts & 2 ? r->end : r->gap;
+        if (begin <= first && first + block <= end && (r->gap == r->gap_end || r->gap_end <= first))
+            continue;
+        for (h = 0; h < span; h++)
+            for (g = x; g < x + j->group; g++)
+                for (i = 0; i < block; i++)
+                    if (first + i < begin || first + i >= end || !santa__sees(r, first + i))
+                        j[h].scores[at + g * s_stride + i] = SANTA__MASKED;
+    }
 }
 
 /* ------------------------------------------------------------ >>mass */
@@ -11955,6 +11971,7 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
 #undef SANTA__SLICE
 #undef SANTA__SPAN
 #undef SANTA__TEAM_KEYS
+#undef SANTA__UNROLL_4
 #undef SANTA__UNROLL_REGISTERS
 #undef SANTA__VECTORS
 #undef SANTA__X86
@@ -12083,9 +12100,15 @@ SANTA__INLINE SANTA__V SANTA__ISA(vpairs)(SANTA__V x, SANTA__V k, SANTA__V q) {
 /* Line i of a row to come, if it has one; with i = of - 1 the rest, too. A line before each
    vector and head's products, since all at once would fill the CPU's queue of loads, and some
    would be dropped. A compiler that may move them brings them together: up to half slower from
-   memory. */
-SANTA__INLINE void SANTA__ISA(send)(const char *coming, int64_t bytes, int i, int of) {
+   memory. Where products take no time beside the lines, as those of f32 in wide vectors, a loop
+   of tests between them keeps the lines apart: a fifth faster. */
+SANTA__INLINE void SANTA__ISA(send)(santa_dtype t, const char *coming, int64_t bytes, int i, int of) {
     int64_t b;
+    if (t == SANTA_F32 && SANTA__LANES == 16) {
+        SANTA__UNROLL_4
+        for (b = i * 64; b < bytes; b += of * 64) SANTA__PREFETCH(coming + b);
+        return;
+    }
     if (i * 64 < bytes) SANTA__PREFETCH(coming + i * 64);
     if (i == of - 1)
         for (b = of * 64; b < bytes; b += 64) SANTA__PREFETCH(coming + b);
@@ -12095,6 +12118,17 @@ SANTA__INLINE void SANTA__ISA(send)(const char *coming, int64_t bytes, int i, in
 SANTA__INLINE void SANTA__ISA(send_all)(const char *coming, int64_t bytes) {
     int64_t b;
     for (b = 0; b < bytes; b += 64) SANTA__PREFETCH(coming + b);
+}
+
+/* The next row to send. One by one, since an address that waits in memory for its use comes
+   late on some CPUs, and the line with it. */
+SANTA__INLINE const char *SANTA__ISA(next)(santa__coming *x) {
+    const char *row = *x->row + x->at;
+    const int64_t last = ++x->head == x->heads;
+    x->row += last;
+    x->at = last ? x->first : x->at + x->step;
+    x->head = last ? 0 : x->head;
+    return row;
 }
 
 /* Features u .. of a strip, a vector's, into the sums of rows and heads, as floats or in pairs
@@ -12115,7 +12149,7 @@ SANTA__INLINE void SANTA__ISA(dot_vector)(santa_dtype t, int pairs, const char *
     SANTA__UNROLL
     for (g = 0; g < heads; g++) {
         SANTA__V y;
-        if (u / wide < sending) SANTA__ISA(send)(coming, bytes, u / wide * heads + g, sending * heads);
+        if (u / wide < sending) SANTA__ISA(send)(t, coming, bytes, u / wide * heads + g, sending * heads);
         if (heads == 2 && g > 0 && one) continue;
         y = SANTA__ISA(vget)((const float *)(const void *)(q + g * head));
         SANTA__KEEP_ORDER();
@@ -12127,21 +12161,15 @@ SANTA__INLINE void SANTA__ISA(dot_vector)(santa_dtype t, int pairs, const char *
     }
 }
 
-/* A strip of 32 features. A loop is as fast for fours of f16 and bf16, in a quarter less code;
-   of other types, and where each vector tests the type, it is slower, by up to a fifth. */
+/* A strip of 32 features. */
 SANTA__INLINE void SANTA__ISA(dot_strip)(santa_dtype t, int pairs, const char *const *r, int64_t at,
                                          int rows, const char *q, int heads, int one, const char *coming,
                                          int64_t bytes, SANTA__V *acc) {
     const int wide = pairs ? 2 * SANTA__LANES : SANTA__LANES;
     int u;
-    if (SANTA__LANES == 8 && heads == 4 && (t == SANTA_F16 || t == SANTA_BF16))
-        for (u = 0; u < SANTA__PACK; u += wide, q += sizeof *acc)
-            SANTA__ISA(dot_vector)(t, pairs, r, at, u, rows, q, heads, one, coming, bytes, acc);
-    else {
-        SANTA__UNROLL
-        for (u = 0; u < SANTA__PACK; u += wide, q += sizeof *acc)
-            SANTA__ISA(dot_vector)(t, pairs, r, at, u, rows, q, heads, one, coming, bytes, acc);
-    }
+    SANTA__UNROLL
+    for (u = 0; u < SANTA__PACK; u += wide, q += sizeof *acc)
+        SANTA__ISA(dot_vector)(t, pairs, r, at, u, rows, q, heads, one, coming, bytes, acc);
 }
 
 /* n blocks of q8_0 in integers. */
@@ -12178,43 +12206,39 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, int by_strip, 
                          : x->in_order ? SANTA__AHEAD_TOKENS
                                        : SANTA__AHEAD_HEADS;
     const int64_t bytes = santa__bytes(t, d), whole = d / step * step;
-    const int64_t kv_heads = x->heads, k_step = x->k_step, q_strip = x->q_strip,
-                  cycle = x->in_order ? kv_heads : 1;
+    const int64_t kv_heads = x->heads, k_step = x->k_step, q_strip = x->q_strip;
+    santa__coming coming;
     int i, k, g;
+    coming.heads = x->in_order ? kv_heads : 1;
+    coming.step = k_step;
     for (i = 0; i < n; i += rows) {
-        const char *const *coming = row + i + ahead_by, *const *r = row + i, *few[8];
+        const char *const *r = row + i, *few[8];
         const char *first = x->q + g0 * santa__packed(form);
         float *s = x->s + g0 * x->s_stride + i;
-        int64_t h, start = x->at, next = x->at, next_head = 0;
+        int64_t h, start = x->at;
+        coming.row = row + i + ahead_by;
+        coming.at = coming.first = start;
+        coming.head = 0;
         if (i + rows > n) {
             for (k = 0; k < rows; k++) few[k] = row[n - 1];
             memcpy(few, r, (size_t)(n - i) * sizeof *few);
             r = few;
         }
         for (h = 0; h < kv_heads; h++, start += k_step, first += x->q_step, s += x->s_step) {
-            const int64_t back = x->in_order ? x->at : start;
             const char *q = first;
             SANTA__V acc[SANTA__KEEP_K];
             float sum[SANTA__KEEP_K];
             int64_t at = start, c;
-            const char *ahead[8];
             int strip = 0;
             if (!x->in_order) {
-                SANTA__UNROLL
-                for (k = 0; k < rows; k++) ahead[k] = row[i + ahead_by + k] + start;
-            } else
-                for (k = 0; k < rows; k++) {
-                    const int last = ++next_head == cycle;
-                    ahead[k] = *coming + next;
-                    coming += last;
-                    next = last ? back : next + k_step;
-                    next_head = last ? 0 : next_head;
-                }
+                coming.row = row + i + ahead_by;
+                coming.at = coming.first = start;
+            }
             SANTA__UNROLL
             for (k = 0; k < SANTA__KEEP_K; k++) acc[k] = SANTA__ISA(vset)(0.0f);
             SANTA__UNROLL
             for (c = 0; c < whole; c += step, strip++) {
-                const char *p = ahead[SANTA__MIN(strip, rows - 1)];
+                const char *p = strip < rows ? SANTA__ISA(next)(&coming) : NULL;
                 const int64_t lines = strip < rows ? bytes : 0;
                 if (integers || by_strip) SANTA__ISA(send_all)(p, lines);
                 if (integers)
@@ -12229,7 +12253,8 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, int by_strip, 
                 at += santa__bytes(t, step);
                 if (!integers || (c + step) % SANTA__PACK_Q8 == 0) q += q_strip;
             }
-            for (; strip < rows; strip++) SANTA__ISA(send_all)(ahead[strip], bytes); /* d is small */
+            for (; strip < rows; strip++)                             /* d is small */
+                SANTA__ISA(send_all)(SANTA__ISA(next)(&coming), bytes);
             if (integers && SANTA__QUANTS > 1 && whole < d)           /* half a step */
                 SANTA__ISA(dot_quants)(r, at, rows, q, heads, one, 1, acc);
             SANTA__ISA(vsums)(acc, sum);
@@ -12248,16 +12273,19 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, int by_strip, 
     }
 }
 
-/* Fours of heads, with a type that the compiler knows; of f16 and bf16, whose products take
-   least beside the loop itself, with the usual d, too. A function for each: all in one leaves
+/* Fours of heads, with a type that the compiler knows, and with the usual d where that is
+   faster: 5 % to a quarter where it is asked for here. A function for each: all in one leaves
    the compiler too few registers for the inner loops, and fours are what most models spend
    their time in. */
 #if !SANTA__BY_STRIP
 #define SANTA__DOT(name, t, form) \
     SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(name)(const char *const *row, int n, int64_t d, \
                                                                const santa__queries *x) { \
+        const int usual = SANTA__LANES < 16 ? t == SANTA_F16 || t == SANTA_BF16 \
+                                            : form == SANTA__PAIRS || t == SANTA_F16 \
+                                                  || (form == SANTA__FLOATS && t == SANTA_Q8_0); \
         int64_t g = 0; \
-        if (d == 128 && (t == SANTA_F16 || t == SANTA_BF16)) \
+        if (d == 128 && usual) \
             for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, form, 0, row, n, 128, x, 4, g); \
         for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, form, 0, row, n, d, x, 4, g); \
     }
@@ -12551,10 +12579,9 @@ SANTA__TARGET static void SANTA__ISA(accumulate_rest)(santa_dtype t, float unit,
 
 SANTA__INLINE void SANTA__ISA(accumulate_heads)(santa_dtype t, float unit, const char *const *row, int n,
                                                 int64_t dv, int heads, int64_t g0,
-                                                const santa__weights *x) {
+                                                int64_t c, const santa__weights *x) {
     const int vecs = SANTA__MIN(SANTA__KEEP_V / heads, 8),
               half = vecs * SANTA__LANES > 64 ? vecs / 2 : 0;         /* for dv = 64 */
-    int64_t c = 0;
     for (; c + vecs * SANTA__LANES <= dv; c += vecs * SANTA__LANES)
         SANTA__ISA(accumulate_columns)(t, unit, row, n, dv, c, vecs, heads, g0, x);
     if (half && c + half * SANTA__LANES <= dv) {
@@ -12572,7 +12599,7 @@ SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(accumulate_strip)(float uni
                                                                        int n, int64_t dv,
                                                                        const santa__weights *x) {
     int64_t g = 0;
-    for (; g < x->group; g += 2) SANTA__ISA(accumulate_heads)(SANTA_F32, unit, row, n, dv, 2, g, x);
+    for (; g < x->group; g += 2) SANTA__ISA(accumulate_heads)(SANTA_F32, unit, row, n, dv, 2, g, 0, x);
 }
 #else
 #define SANTA__X(id, name, bytes, numbers) \
@@ -12582,7 +12609,7 @@ SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(accumulate_strip)(float uni
         const float unit = santa__unit(SANTA_##id); \
         int64_t g = 0; \
         for (; g + 4 <= x.group; g += 4) \
-            SANTA__ISA(accumulate_heads)(SANTA_##id, unit, row, n, dv, 4, g, &x); \
+            SANTA__ISA(accumulate_heads)(SANTA_##id, unit, row, n, dv, 4, g, 0, &x); \
     }
 SANTA_DIRECT_DTYPE_LIST(SANTA__X)
 #undef SANTA__X
@@ -12593,7 +12620,13 @@ SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(accumulate_few)(santa_dtype
     const santa__weights x = *weights;
     const float unit = santa__unit(t);
     int64_t g = x.group / 4 * 4;
-    for (; g < x.group; g += 2) SANTA__ISA(accumulate_heads)(t, unit, row, n, dv, 2, g, &x);
+    for (; g < x.group; g += 2) {
+        int64_t c = 0;
+        if (SANTA__KEEP_V == 8 && x.group - g == 1)                   /* alone, all registers are its own */
+            for (; c + 8 * SANTA__LANES <= dv; c += 8 * SANTA__LANES)
+                SANTA__ISA(accumulate_columns)(t, unit, row, n, dv, c, 8, 1, g, &x);
+        SANTA__ISA(accumulate_heads)(t, unit, row, n, dv, 2, g, c, &x);
+    }
 }
 #endif
 
