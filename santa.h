@@ -12097,21 +12097,18 @@ SANTA__INLINE SANTA__V SANTA__ISA(vpairs)(SANTA__V x, SANTA__V k, SANTA__V q) {
 }
 #endif
 
-/* Line i of a row to come, if it has one; with i = of - 1 the rest, too. A line before each
-   vector and head's products, since all at once would fill the CPU's queue of loads, and some
-   would be dropped. A compiler that may move them brings them together: up to half slower from
-   memory. Where products take no time beside the lines, as those of f32 in wide vectors, a loop
-   of tests between them keeps the lines apart: a fifth faster. */
+/* Lines i, i + of, .. of a row to come. Some before each vector and head's products, since all
+   at once would fill the CPU's queue of loads, and some would be dropped. A compiler that may
+   move them brings them together: up to half slower from memory. Where products take no time
+   beside the lines, as those of f32 in wide vectors, a loop of tests between them keeps the
+   lines apart: a fifth faster. */
 SANTA__INLINE void SANTA__ISA(send)(santa_dtype t, const char *coming, int64_t bytes, int i, int of) {
     int64_t b;
     if (t == SANTA_F32 && SANTA__LANES == 16) {
         SANTA__UNROLL_4
         for (b = i * 64; b < bytes; b += of * 64) SANTA__PREFETCH(coming + b);
-        return;
-    }
-    if (i * 64 < bytes) SANTA__PREFETCH(coming + i * 64);
-    if (i == of - 1)
-        for (b = of * 64; b < bytes; b += 64) SANTA__PREFETCH(coming + b);
+    } else
+        for (b = i * 64; b < bytes; b += of * 64) SANTA__PREFETCH(coming + b);
 }
 
 /* All of them. */
