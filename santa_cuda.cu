@@ -15834,13 +15834,26 @@ santa_status cuda_status(cudaError_t e) {
 #define SANTA_CUDA_LAUNCHED(kernel) ((void)0)
 #endif
 
-/* The second kernel of a pair may be placed while the first one drains; it waits where its code
-   says so. */
+/* More than 48 KB of shared memory has to be asked for. It is always all that a kernel can
+   have: what is asked for is the kernel's, not a launch's, and other threads of the host launch
+   it, too. */
+cudaError_t allow_shared(const void *kernel, const call &c) {
+    cudaFuncAttributes own;
+    const cudaError_t e = cudaFuncGetAttributes(&own, kernel);
+    return e != cudaSuccess ? e
+         : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                c.card.shared - (int)own.sharedSizeBytes);
+}
+
+/* large: the shared memory may be more than those 48 KB. overlap: the second kernel of a pair
+   may be placed while the first one drains; it waits where its code says so. */
 template <typename P>
 cudaError_t launch_kernel(void (*kernel)(const P), const P &p, const call &c, dim3 grid, int threads,
-                          size_t shared, bool overlap, int cluster) {
+                          size_t shared, bool large, bool overlap, int cluster) {
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attribute[2] = {};
+    const cudaError_t e = large ? allow_shared((const void *)kernel, c) : cudaSuccess;
+    if (e != cudaSuccess) return e;
     config.gridDim = grid;
     config.blockDim = dim3((unsigned)threads);
     config.dynamicSmemBytes = shared;
@@ -15861,31 +15874,19 @@ cudaError_t launch_kernel(void (*kernel)(const P), const P &p, const call &c, di
 template <auto kernel>
 cudaError_t launch(const call &c, dim3 grid, int threads, size_t shared, bool overlap, int cluster = 1) {
     SANTA_CUDA_LAUNCHED(kernel);
-    return launch_kernel(kernel, c.p, c, grid, threads, shared, overlap, cluster);
+    return launch_kernel(kernel, c.p, c, grid, threads, shared, false, overlap, cluster);
 }
-
-/* More than 48 KB of shared memory has to be asked for. It is always all that a kernel can
-   have: what is asked for is the kernel's, not a launch's, and other threads of the host launch
-   it, too. */
-cudaError_t allow_shared(const void *kernel, const call &c) {
-    cudaFuncAttributes own;
-    const cudaError_t e = cudaFuncGetAttributes(&own, kernel);
-    return e != cudaSuccess ? e
-         : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                c.card.shared - (int)own.sharedSizeBytes);
-}
+/* p: the kernel's own parameters. */
 template <auto kernel, typename P>
-cudaError_t launch_ring(const call &c, const P &p, dim3 grid, int bytes, int threads, bool overlap,
-                        int cluster = 1) {
-    const cudaError_t e = allow_shared((const void *)kernel, c);
-    if (e != cudaSuccess) return e;
+cudaError_t launch_large(const call &c, const P &p, dim3 grid, int threads, size_t shared, bool overlap,
+                         int cluster = 1) {
     SANTA_CUDA_LAUNCHED(kernel);
-    return launch_kernel(kernel, p, c, grid, threads, (size_t)bytes, overlap, cluster);
+    return launch_kernel(kernel, p, c, grid, threads, shared, true, overlap, cluster);
 }
-template <auto kernel> cudaError_t launch_ring(const call &c, dim3 grid, int bytes,
-                                               int threads = SCORE_WARPS * 32, bool overlap = false,
-                                               int cluster = 1) {
-    return launch_ring<kernel>(c, c.p, grid, bytes, threads, overlap, cluster);
+template <auto kernel>
+cudaError_t launch_large(const call &c, dim3 grid, int threads, size_t shared, bool overlap,
+                         int cluster = 1) {
+    return launch_large<kernel>(c, c.p, grid, threads, shared, overlap, cluster);
 }
 
 /* From a number to what the kernels are compiled for: f is called with a value that has it as
@@ -16059,7 +16060,8 @@ template <typename K, int C, bool PAIRS> cudaError_t launch_dense(call &c) {
     /* with the second one many rows of 8-bit keys take a quarter more */
     const int smaller = PAIRS || ring<K, C>::STEPS == 1 ? 0 : eight_bits<K> ? 1 : SMALLER;
     const dim3 grid = grid_of({ c.g.dense_splits[smaller], c.g.kv_heads * slices, c.g.batch });
-    const int bytes = dense_memory<K, C>::BYTES, threads = SCORE_WARPS * 32;
+    const int threads = SCORE_WARPS * 32;
+    const size_t bytes = dense_memory<K, C>::BYTES;
     c.p.slices = (int)slices;
     c.p.by_slices = divide_by((unsigned)slices);
     c.p.short_keys = (smaller > 0 ? SHORT_KEYS : 0) | (smaller > 1 ? HALF_KEYS : 0) << 16;
@@ -16072,13 +16074,13 @@ template <typename K, int C, bool PAIRS> cudaError_t launch_dense(call &c) {
     const bool second = comes_second(c) || c.p.q_parts;
     if constexpr (joins_splits<K, C> && !PAIRS)
         if (c.joined)
-            return launch_ring<k_dense<K, C, false, false, true>>(c, grid, bytes, threads, second,
-                                                                  (int)grid.x);
+            return launch_large<k_dense<K, C, false, false, true>>(c, grid, threads, bytes, second,
+                                                                   (int)grid.x);
     if constexpr (has_no_table<K, C>)
         if (no_table)
-            return launch_ring<k_dense<K, C, false, PAIRS, false>>(c, grid, bytes, threads, second);
+            return launch_large<k_dense<K, C, false, PAIRS, false>>(c, grid, threads, bytes, second);
     typedef typename with_table<K, C>::type any;
-    return launch_ring<k_dense<any, C, true, PAIRS, false>>(c, grid, bytes, threads, second);
+    return launch_large<k_dense<any, C, true, PAIRS, false>>(c, grid, threads, bytes, second);
 }
 
 /* Rows of n numbers come to the ring by pieces of 1 << this bytes, or not at all: 0. */
@@ -16107,9 +16109,9 @@ template <typename Bytes> int arrange_plain(call &c, Bytes bytes) {
 
 cudaError_t launch_dense_plain(call &c) {
     c.p.short_keys = 0;
-    const int bytes = arrange_plain(c, plain_bytes);
-    return launch_ring<k_dense_plain>(c, grid_of(c.g.dense_plain), bytes, DENSE_WARPS * 32,
-                                      comes_second(c));
+    const size_t bytes = (size_t)arrange_plain(c, plain_bytes);
+    return launch_large<k_dense_plain>(c, grid_of(c.g.dense_plain), DENSE_WARPS * 32, bytes,
+                                       comes_second(c));
 }
 
 /* Many query rows: k_prefill, or k_prefill_groups where it was compiled for the card. */
@@ -16216,12 +16218,12 @@ template <typename T> cudaError_t launch_tiles(call &c) {
         if constexpr (std::is_same<T, __nv_bfloat16>::value)
             if (p.is_sparse && all.box_keys && all.own_tiles > 1) {
                 grid.x = (unsigned)ceil_div(grid.x, all.own_tiles);
-                return launch_ring<k_prefill_groups<T, true>>(c, all, grid, GROUPS_BYTES, 3 * 128, false);
+                return launch_large<k_prefill_groups<T, true>>(c, all, grid, 3 * 128, GROUPS_BYTES, false);
             }
-        return launch_ring<k_prefill_groups<T, false>>(c, all, grid, GROUPS_BYTES, 3 * 128, false);
+        return launch_large<k_prefill_groups<T, false>>(c, all, grid, 3 * 128, GROUPS_BYTES, false);
     }
     p.one_tile = c.card.shared < prefill_bytes(p.d, false) + (int)sizeof(screened);
-    return launch_ring<k_prefill>(c, grid, prefill_bytes(p.d, p.one_tile), TILE_THREADS);
+    return launch_large<k_prefill>(c, grid, TILE_THREADS, (size_t)prefill_bytes(p.d, p.one_tile), false);
 }
 
 /* A kernel of tiles: there K and V are of q's type. */
@@ -16286,8 +16288,8 @@ cudaError_t launch_dense_blocks(call &c) {
     const i64 some = (i64)2 << (once - SPLIT_SHIFT), most = c.g.keys >> (SPLIT_SHIFT + MOST_LONGER);
     const dim3 grid
         = grid_of({ std::min(c.g.dense_splits[0], std::max(some, most) + 2), each, c.g.batch });
-    return e == cudaSuccess ? launch_ring<k_dense_blocks>(c, grid, (int)sizeof(blocks_memory),
-                                                          SCORE_WARPS * 32, true) : e;
+    return e == cudaSuccess ? launch_large<k_dense_blocks>(c, grid, SCORE_WARPS * 32, sizeof(blocks_memory),
+                                                           true) : e;
 }
 
 cudaError_t launch_exact(call &c) {
@@ -16386,10 +16388,8 @@ template <typename K> cudaError_t launch_list_rows(const call &c, bool overlap) 
     const dim3 grid = list_grid(c, e);
     const auto go = [&](auto row) {
         typedef list_memory<K, decltype(row)::value> memory;
-        const int bytes = (int)sizeof(memory);
-        const cudaError_t e = allow_shared((const void *)k_list<K, decltype(row)::value>, c);
-        return e == cudaSuccess ? launch<k_list<K, decltype(row)::value>>(c, grid, 32 * memory::WARPS,
-                                                                          (size_t)bytes, overlap) : e;
+        return launch_large<k_list<K, decltype(row)::value>>(c, grid, 32 * memory::WARPS, sizeof(memory),
+                                                             overlap);
     };
     if constexpr (eight_bits<K>) return go(a_number<256>());
     else return (c.p.d > c.p.dv ? c.p.d : c.p.dv) <= 128 ? go(a_number<256>()) : go(a_number<512>());
@@ -16510,7 +16510,8 @@ void arrange_sparse(const geometry &g, santa_stash stash, layout *l) {
 cudaError_t launch_stage(call &c, int stage) {
     c.p.stage = stage;
     return with_tiles(c, [&] {
-        return launch_ring<k_sample>(c, grid_of(c.g.sample), sample_bytes(c.p.d), SAMPLE_THREADS);
+        return launch_large<k_sample>(c, grid_of(c.g.sample), SAMPLE_THREADS, (size_t)sample_bytes(c.p.d),
+                                      false);
     });
 }
 
@@ -16600,13 +16601,13 @@ template <typename K, int C> cudaError_t launch_scores(call &c) {
     /* a stash that fits in L2 beside other things stays there, if the lines of K go first */
     c.p.once = stash <= c.card.l2 / 3;
     const dim3 grid(share_steps(c, most));
-    const int bytes = ring<K, C>::BYTES;
+    const size_t bytes = ring<K, C>::BYTES;
     const bool second = c.p.q_parts != 0;
     if constexpr (has_no_table<K, C>)
         if (!c.p.table && !c.p.k_scales.data)
-            return launch_ring<k_scores<K, C, false>>(c, grid, bytes, SCORE_WARPS * 32, second);
-    return launch_ring<k_scores<typename with_table<K, C>::type, C, true>>(c, grid, bytes,
-                                                                           SCORE_WARPS * 32, second);
+            return launch_large<k_scores<K, C, false>>(c, grid, SCORE_WARPS * 32, bytes, second);
+    typedef typename with_table<K, C>::type any;
+    return launch_large<k_scores<any, C, true>>(c, grid, SCORE_WARPS * 32, bytes, second);
 }
 
 cudaError_t launch_scores_plain(call &c) {
@@ -16615,14 +16616,14 @@ cudaError_t launch_scores_plain(call &c) {
     const int bytes = arrange_plain(c, [](int slots, int pitch) {
         return plain_ring(slots, DENSE_WARPS * pitch);
     });
-    return launch_ring<k_scores_plain>(c, dim3(2 * runs), bytes, DENSE_WARPS * 32);
+    return launch_large<k_scores_plain>(c, dim3(2 * runs), DENSE_WARPS * 32, (size_t)bytes, false);
 }
 
 cudaError_t launch_score_blocks(call &c) {
     const dim3 grid(share_steps(c, 4 * (unsigned)c.card.multiprocessors));
     const cudaError_t e = launch_digits(c);
-    return e == cudaSuccess ? launch_ring<k_scores_blocks>(c, grid, (int)sizeof(block_scores_memory),
-                                                           SCORE_WARPS * 32, true) : e;
+    return e == cudaSuccess ? launch_large<k_scores_blocks>(c, grid, SCORE_WARPS * 32,
+                                                            sizeof(block_scores_memory), true) : e;
 }
 
 /* CTAs of a small grid would crowd where there is room first: each asks for so much shared
@@ -16631,9 +16632,7 @@ template <int CH, typename Pick> cudaError_t launch_gather(const call &c) {
     const dim3 grid = grid_of(c.g.gather);
     const i64 ctas = (i64)grid.x * grid.y * grid.z, each = ceil_div(ctas, c.card.multiprocessors);
     const i64 pad = c.card.shared / (each + 1) - (i64)sizeof(gather_memory<CH, Pick>);
-    const cudaError_t e = allow_shared((const void *)k_gather<CH, Pick>, c);
-    if (e != cudaSuccess) return e;
-    return launch<k_gather<CH, Pick>>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, !c.p.ranks);
+    return launch_large<k_gather<CH, Pick>>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, !c.p.ranks);
 }
 
 /* The scores of a pass: query rows from p.q_index on. */
@@ -16911,12 +16910,10 @@ void arrange_rows(call &c) {
 
 cudaError_t launch_draw(call &c) {
     params &p = c.p;
-    const int bytes = p.stage_at + p.stage_bytes;
-    const cudaError_t e = allow_shared((const void *)k_draw, c);
-    if (e != cudaSuccess) return e;
+    const size_t bytes = (size_t)(p.stage_at + p.stage_bytes);
     const dim3 grid((unsigned)c.g.teams << p.cluster_shift, (unsigned)c.g.batch);
     const auto draw = [&] {
-        return launch<k_draw>(c, grid, PORTION, (size_t)bytes, !p.ranks, 1 << p.cluster_shift);
+        return launch_large<k_draw>(c, grid, PORTION, bytes, !p.ranks, 1 << p.cluster_shift);
     };
     if (!p.ranks) return draw();
     p.tile_count = (i64 *)(c.workspace + c.l.tile_count);
@@ -16973,8 +16970,8 @@ template <int G> cudaError_t launch_proxy_scores(call &c) {
     p.by_slices = divide_by((unsigned)p.slices);
     p.by_kv = divide_by((unsigned)p.kv_heads);
     p.by_chunks = divide_by((unsigned)p.proxy_chunks);
-    return launch_ring<k_proxy_scores<G>>(c, dim3((unsigned)(c.g.fixed + c.g.items * p.proxy_chunks)),
-                                          bytes);
+    return launch_large<k_proxy_scores<G>>(c, dim3((unsigned)(c.g.fixed + c.g.items * p.proxy_chunks)),
+                                           SCORE_WARPS * 32, bytes, false);
 }
 
 /* Scores from copies of K, before the draw: what ranks tell each other. The number of exchanges
@@ -17018,10 +17015,8 @@ template <bool RANKS> cudaError_t launch_drawn(const call &c) {
                     && 4 * (sizeof(proxy_gather_memory) + 1024) <= (size_t)c.card.shared;
     const i64 pad = c.p.cluster_shift ? 0     /* all clusters are to fit */
                                       : c.card.shared / (each + 1) - (i64)sizeof(proxy_gather_memory);
-    const cudaError_t set = allow_shared((const void *)k_proxy_gather<RANKS>, c);
-    if (set != cudaSuccess) return set;
-    return launch<k_proxy_gather<RANKS>>(c, grid, small ? PORTION / 2 : PORTION, pad > 0 ? (size_t)pad : 0,
-                                         !RANKS, 1 << c.p.cluster_shift);
+    return launch_large<k_proxy_gather<RANKS>>(c, grid, small ? PORTION / 2 : PORTION,
+                                               pad > 0 ? (size_t)pad : 0, !RANKS, 1 << c.p.cluster_shift);
 }
 
 cudaError_t launch_proxy(call &c) {
@@ -17223,8 +17218,7 @@ cudaError_t launch_rows(const call &c, bool overlap) {
     const row_product &x = c.p.product;
     const dim3 grid = grid_of({ rows_tiles(x), c.p.kv_heads,
                                 ceil_div((i64)c.p.batch * x.vectors, ROWS_VECTORS) });
-    const cudaError_t e = allow_shared((const void *)k_rows, c);
-    return e == cudaSuccess ? launch<k_rows>(c, grid, 256, (size_t)rows_bytes(x.splits), overlap) : e;
+    return launch_large<k_rows>(c, grid, 256, (size_t)rows_bytes(x.splits), overlap);
 }
 
 /* Buckets of a CTA of k_layers; CTAs of its clusters. */
@@ -17273,11 +17267,8 @@ cudaError_t launch_layers(const call &c, const row_product &first, const row_pro
     p.by_vectors = divide_by((unsigned)second.vectors);
     for (int n = second.splits; n > 1; n /= 2) p.splits_shift++;
     for (int n = second.size; n > 256; n /= 2) p.links_shift++;
-    const int bytes = layers_bytes(p.hidden);
-    const cudaError_t e = allow_shared((const void *)k_layers, c);
-    if (e != cudaSuccess) return e;
-    SANTA_CUDA_LAUNCHED(k_layers);
-    return launch_kernel(k_layers, p, c, layers_grid(c, second), 256, (size_t)bytes, false, p.cluster);
+    return launch_large<k_layers>(c, p, layers_grid(c, second), 256, (size_t)layers_bytes(p.hidden), false,
+                                  p.cluster);
 }
 
 /* The index, as santa__index_ints of santa.h has it. */
@@ -17468,12 +17459,6 @@ void arrange_va(const geometry &g, santa_stash, layout *l) {
     l->sums = add_part(l, saturating(rows, (size_t)g.list_portions), ((size_t)g.dv + 4) * sizeof(float));
 }
 
-template <auto kernel>
-cudaError_t launch_with(const call &c, extent grid, int threads, size_t bytes, bool overlap = true) {
-    const cudaError_t e = allow_shared((const void *)kernel, c);
-    return e == cudaSuccess ? launch<kernel>(c, grid_of(grid), threads, bytes, overlap) : e;
-}
-
 /* The sums over the lists' portions of p.va.pass. There may be many more than there are as a
    rule, so a CTA may have several: a grid that fits at once. */
 cudaError_t launch_va_sums(call &c) {
@@ -17501,8 +17486,8 @@ cudaError_t launch_va_sums(call &c) {
     const size_t least_room = sizeof(attend_memory<FIXED_HEADS>), room = (size_t)(c.card.shared / 3 - 1024);
     p.stage_bytes = room > least_room ? (int)(room - least_room) : 0;
     p.by_kv = divide_by((unsigned)g.kv_heads);
-    return launch_with<k_va_attend>(c, { lists, shares, 1 }, SCORE_WARPS * 32,
-                                    least_room + (size_t)p.stage_bytes);
+    return launch_large<k_va_attend>(c, grid_of({ lists, shares, 1 }), SCORE_WARPS * 32,
+                                     least_room + (size_t)p.stage_bytes, true);
 }
 
 /* Over ranks, behind the scores. */
@@ -17583,8 +17568,8 @@ cudaError_t launch_va_ranks(call &c) {
         v.sums = p.joint.parts;
         v.rows = p.joint.rows;
         if (e == cudaSuccess)
-            e = launch_with<k_va_budget>(c, { g.kv_heads, g.batch, 1 }, CHOOSE,
-                                         (size_t)g.shared_words * sizeof(unsigned), false);
+            e = launch_large<k_va_budget>(c, grid_of({ g.kv_heads, g.batch, 1 }), CHOOSE,
+                                          (size_t)g.shared_words * sizeof(unsigned), false);
         p = own;
     }
     run(RESULT, 1, g.heads);
@@ -17628,17 +17613,18 @@ cudaError_t launch_va(call &c) {
     const extent choose = { g.by_scores ? ceil_div(g.keys, v.choose_keys) : 1,
                             g.by_scores ? g.heads : g.kv_heads, g.batch };
     if (p.ranks) return launch_va_ranks(c);
-    e = launch_with<k_va_choose>(c, choose, CHOOSE, g.by_scores ? 8 * CHOOSE_ROOM : 0, g.by_scores);
+    e = launch_large<k_va_choose>(c, grid_of(choose), CHOOSE, g.by_scores ? 8 * CHOOSE_ROOM : 0,
+                                  g.by_scores);
     if (e != cudaSuccess) return e;
     /* a row's list is shared by CTAs that each have a set of its own */
     const i64 room = c.card.multiprocessors / items,
               parts = !g.shared_words || room < 1 ? 1 : room < FILL_PARTS ? room : (i64)FILL_PARTS;
-    e = launch_with<k_va_fill>(c, { parts, g.kv_heads, g.batch }, CHOOSE, shared);
+    e = launch_large<k_va_fill>(c, grid_of({ parts, g.kv_heads, g.batch }), CHOOSE, shared, true);
     if (e != cudaSuccess) return e;
     for (v.pass = 0; v.pass < 2; v.pass++) {
         e = launch_va_sums(c);
         if (e == cudaSuccess && v.pass == 0)
-            e = launch_with<k_va_budget>(c, { g.kv_heads, g.batch, 1 }, CHOOSE, shared);
+            e = launch_large<k_va_budget>(c, grid_of({ g.kv_heads, g.batch, 1 }), CHOOSE, shared, true);
         if (e != cudaSuccess) return e;
     }
     return launch<k_va_result>(c, grid_of(g.combine), CHOOSE, 0, true);
@@ -18387,10 +18373,8 @@ santa_status buckets_assign(const santa_attention *a, const santa_tensor *keys, 
         const i64 most = p.new_count < capacity ? p.new_count : capacity,
                   each = cores ? (i64)NEAREST_KEYS : (i64)PLAIN_NEAR_KEYS;
         const dim3 grid = grid_of({ most > each ? ceil_div(most, each) : 1, kv_heads, batch });
-        const int bytes = plain_nearest_bytes((int)d);
-        if (cores) e = launch<k_nearest>(c, grid, 256, 0, false);
-        else e = allow_shared((const void *)k_nearest_plain, c);
-        if (!cores && e == cudaSuccess) e = launch<k_nearest_plain>(c, grid, 256, (size_t)bytes, false);
+        e = cores ? launch<k_nearest>(c, grid, 256, 0, false)
+                  : launch_large<k_nearest_plain>(c, grid, 256, (size_t)plain_nearest_bytes((int)d), false);
     }
     const i64 ranges = 512 / (batch * kv_heads), least = ceil_div(r->num_buckets, INDEX_BUCKETS);
     i64 ctas = ranges < 4 ? 4 : ranges > 32 ? 32 : ranges;
