@@ -12503,8 +12503,8 @@ SANTA__INLINE void SANTA__ISA(accumulate_columns)(santa_dtype t, float unit, con
                                                   const santa__weights *x) {
     const int64_t next = c + vecs * SANTA__LANES,
                   to = next + vecs * SANTA__LANES > dv ? dv : next / 32 * 32;
-    const int64_t first = (santa__bytes(t, c / 32 * 32) + 63) / 64 * 64,
-                  last = santa__bytes(t, to); /* lines to prefetch */
+    const int64_t last = santa__bytes(t, to), line = (santa__bytes(t, c / 32 * 32) + 63) / 64 * 64,
+                  first = SANTA__MIN(line, last);                     /* to prefetch */
     const int ahead_by = vecs * SANTA__LANES < 64 ? SANTA_BLOCK : SANTA__AHEAD,
               one = heads == 2 && x->group - g0 == 1;
     const int strips = SANTA__BY_STRIP && t == SANTA_F32;            /* which are at hand */
@@ -12516,8 +12516,10 @@ SANTA__INLINE void SANTA__ISA(accumulate_columns)(santa_dtype t, float unit, con
     for (v = 0; v < SANTA__KEEP_V; v++) sum[v] = SANTA__ISA(vset)(0.0f);
     for (i = 0; i < n; i++) {
         const char *r = row[i] + at;
-        int64_t b;
-        for (b = first; b < last && !strips; b += 64) SANTA__PREFETCH(row[i + ahead_by] + at + b);
+        if (!strips) {
+            const char *coming = row[i + ahead_by] + at, *b = coming + first;
+            for (; b < coming + last; b += 64) SANTA__PREFETCH(b);
+        }
         SANTA__ISA(vcolumns)(t, r, c, vecs, f);
         SANTA__UNROLL
         for (g = 0; g < heads; g++) {
