@@ -324,7 +324,7 @@ static void nan_beside_scores(void) {
                 norm += exact[c] * exact[c];
                 CHECK(test_is_nan((float)ref_get(&p.a.out, 0, 0, 1, c)));
             }
-            CHECK_MSG(!(difference < 0.0) && (difference < 0.3 * norm || difference != difference),
+            CHECK_MSG(difference < 0.3 * norm,
                       "%s: off by %g of %g, %lld rows read", santa_isa_name(isa), sqrt(difference),
                       sqrt(norm), (long long)x.v_rows_read);
         }

@@ -413,8 +413,6 @@ static void copied_rows(void) {
     CHECK_MSG(off[1] < 1.2 * off[0], "off by %g, one process by %g", off[1], off[0]);
 }
 
-/* A NaN in K is in all results, one in a copy costs exact scores. No keys at all. Exchanges
-   that fail. */
 /* Many heads whose messages of what they have drawn are longer than those of what is to be
    rescued. */
 static void few_rescued(void) {
@@ -440,6 +438,8 @@ static void few_rescued(void) {
     }
 }
 
+/* A NaN in K is in all results, one in a copy costs exact scores. No keys at all. Exchanges
+   that fail. */
 static void copies_of_nothing(void) {
     static const int64_t cuts[] = {0, 192, 192, 384, 600};
     static const santa_method methods[] = {SANTA_SYS, SANTA_PPS};
