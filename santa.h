@@ -183,7 +183,7 @@
                      fewer features.
    SANTA_SCORES_PROXY
                      from a copy of K in 4 or 2 bits, see >>proxy: only the keys that are drawn
-                     are read in K. For pps, sys, prop, top-k, vattention.
+                     are read in K. For pps, sys, prop, top-k, saap, vattention.
    SANTA_SCORES_Q8   q . k_j for K of q8_0 with q rounded likewise, 8 bits and a scale for each
                      32 features, and multiplied in integers, as ggml does: faster where the CPU
                      can (AVX-512), and each feature of q off by up to 1/254 of its block's
@@ -240,7 +240,7 @@
    on at a time: one per thread, or up to 8 where K is token-major or threads share keys. 131072
    keys and a group of 4 take 2.2 MB; with a copy of K 8 to 9 bytes per key more. vAttention
    with a predictor needs 4.25 bytes per key, saap 4, and of a bucket 28 and 4 for each head of
-   the group.
+   the group; saap with a copy of K 4 to 5 more per key and head.
    K and V may have any alignment; what is read fastest are rows that start on a cache line (64
    bytes) in 2 MB pages (madvise on Linux).
    All pointers stay yours. out, lse, std_error must not overlap the inputs or each other, and
@@ -386,6 +386,15 @@
      order: with a dozen draws .7 of the error.
    - num_samples = SANTA_NONE: nothing is drawn, as published. What is not visited is missing:
      on diffuse heads the output is far off however much mass was visited, and lse is too small.
+   - scores = SANTA_SCORES_PROXY, with a copy of K (see >>proxy): of the num_probes buckets (0 =
+     a quarter of all) only the copy is read, and S keys are drawn from these and from the
+     others. There the size of key j is max_h F_h p^_hj, F_h the sum of f_h over the probed
+     buckets, p^ the softmax of the copy's scores over their keys; elsewhere max_h f_h[c] / n_c.
+     pi_j = min(1, lambda ((1 - u) size_j / (sum of sizes) + u / n)), by one comb over the
+     probed keys in ascending order, then over the other buckets. What the copy does not hold is
+     read exactly (proxy_lens, in whole 64s). A copy without a number among the probed keys
+     makes the KV head read all keys (stats.redone_rows). Options.proxy are not read: u bounds
+     each weight.
    Draws alone lose single keys that are far heavier than their bucket's others, buckets alone
    the mass that is spread over all: take both. Draws want no long window; without them take 512
    local tokens and more.
@@ -682,7 +691,7 @@ extern "C" {
     X(ERR_PROXY_PAGE,          "a copy of a paged K wants a page_size in multiples of 16")                 \
     X(ERR_PROXY_LEN,           "a proxy_lens entry is negative")                                           \
     X(ERR_PROXY_RANGE,         "from, to or count is negative, or to is below from")                       \
-    X(ERR_PROXY_METHOD,        "SANTA_SCORES_PROXY is for sys, prop, pps, top-k and vattention")           \
+    X(ERR_PROXY_METHOD,        "SANTA_SCORES_PROXY is for sys, prop, pps, top-k, saap and vattention")     \
     X(ERR_PROXY_OPTIONS,                                                                                   \
       "a count of options.proxy is below SANTA_NONE, or a limit not finite, or below 0 and not SANTA_NONE")\
     X(ERR_BACKEND_PROXY,       "this device makes no copy of K")                                           \
@@ -728,6 +737,7 @@ extern "C" {
     X(ERR_BACKEND_HEAVY,       "this device asks no predictor: heavy_index has its answer")               \
     X(ERR_BACKEND_FIRST_TOKENS, "this device has no first_tokens with a list of keys or dense_below")      \
     X(ERR_BACKEND_ROW_SCALES,  "this device: sample-attention's blocks without k_scales and v_scales")     \
+    X(ERR_SAAP_COPY,           "saap from a copy of K draws: num_samples must not be SANTA_NONE")          \
     X(ERR_HOST_POINTER,        "a pointer is to host memory that the device cannot reach")                 \
     X(ERR_BACKEND_RANKS,       "this device has no such method over ranks; flash: by whole 64 keys")       \
     X(ERR_BACKEND_TOO_LONG,    "this device has at most 2^31 - 64 keys in one sequence")                   \
@@ -811,7 +821,8 @@ enum {
     X(VATTENTION, "vattention", SANTA_ADAPTS | SANTA_PROXIES,    none,    vattention, none,  vattention) \
     X(PPS,        "pps",        SANTA_DRAWS | SANTA_SHARES_ROWS                                          \
                                 | SANTA_PROXIES,                 sizes,   sizes,      sizes, sizes)      \
-    X(SAAP,       "saap",       SANTA_ADAPTS | SANTA_ROUTES,     none,    routed,     none,  routed)     \
+    X(SAAP,       "saap",       SANTA_ADAPTS | SANTA_ROUTES                                                \
+                                | SANTA_PROXIES,                 none,    routed,     none,  routed)     \
     X(SAMPLE_ATTENTION, "sample-attention", SANTA_BIASED | SANTA_SPARSE, all, dense,  all,   dense)
 
 typedef enum santa_method {
@@ -1023,7 +1034,8 @@ typedef struct santa_proxy_options {
 /* SANTA_SAAP. Counts: 0 = default, SANTA_NONE = none. */
 typedef struct santa_saap_options {
     int64_t num_probes;            /* buckets read whole, 0 = a 32nd of them if keys are drawn, else
-                                      a 16th; at least one */
+                                      a 16th; from a copy of K those that it scores, 0 = a
+                                      quarter; at least one */
     int64_t sink_tokens;           /* first keys read exactly, 0 = 4 */
     int64_t local_tokens;          /* last keys read exactly, at least so many, 0 = 64 if keys are
                                       drawn, else 2047 */
@@ -1132,7 +1144,7 @@ typedef struct santa_options {
      combs       sys, prop, flash                      indices    vattention with heavy_index
      stash       iid .. flash, pps; top-k from a copy  saap       saap
      bernoulli   SANTA_SCORES_BERNOULLI_*, _GROUP_*    far_draws  saap, if num_samples is not SANTA_NONE
-     copy        SANTA_SCORES_PROXY                    blocks     sample-attention
+     copy        SANTA_SCORES_PROXY but saap's         blocks     sample-attention
      guards      sys, prop, pps from a copy            sampling   sample-attention without a mask
      scores      all; from a copy vattention only where it finds heavy tokens by scores
    What is not listed fits every call: the method; num_samples, the budget by which methods are
@@ -3082,7 +3094,7 @@ static int santa__is_rounded(const santa_options *o) { return o->stash > SANTA_S
     X(bernoulli,  santa__is_bernoulli(o))                                                                  \
     X(vattention, is_va)                                                                                   \
     X(indices,    is_va && v->heavy_index)                                                                 \
-    X(copy,       is_copied)                                                                               \
+    X(copy,       is_copied && !(traits & SANTA_ROUTES))                                                   \
     X(guards,     is_copied && (traits & SANTA_DRAWS))                                                     \
     X(saap,       traits & SANTA_ROUTES)                                                                   \
     X(far_draws,  (traits & SANTA_ROUTES) && o->num_samples != SANTA_NONE)                                 \
@@ -3637,6 +3649,7 @@ static santa_status santa__check_saap(const santa_attention *a, const santa_opti
     int i;
     if (!(santa_method_traits(o->method) & SANTA_ROUTES)) return SANTA_OK;
     if ((s = santa__check_router(a)) != SANTA_OK) return s;
+    if (o->num_samples == SANTA_NONE && o->scores == SANTA_SCORES_PROXY) return SANTA_ERR_SAAP_COPY;
     if (a->std_error && o->num_samples == SANTA_NONE) return SANTA_ERR_STD_ERROR;
     if (!a->buckets->q.data) return SANTA_OK;
     if ((s = santa__check_tensor(&a->buckets->q)) != SANTA_OK) return s;
@@ -3781,7 +3794,10 @@ static santa_options santa__resolved(const santa_options *o, int bits, int64_t b
     x.proxy.rescue_above = santa__limit_of(x.proxy.rescue_above, bits == 2 ? 0.25 : 0.125);
     x.proxy.exact_above = santa__limit_of(x.proxy.exact_above, bits == 2 ? 2.0 : 1.0);
     x.saap.num_probes = santa__count_of(
-        x.saap.num_probes, SANTA__MAX(buckets / (x.num_samples == SANTA_NONE ? 16 : 32), 1));
+        x.saap.num_probes,
+        SANTA__MAX(buckets / (x.scores == SANTA_SCORES_PROXY ? 4
+                              : x.num_samples == SANTA_NONE  ? 16
+                                                             : 32), 1));
     x.saap.sink_tokens = santa__count_of(x.saap.sink_tokens, 4);
     x.saap.local_tokens = santa__count_of(x.saap.local_tokens, x.num_samples == SANTA_NONE ? 2047 : 64);
     if (!(x.saap.uniform_share > 0.0)) x.saap.uniform_share = 0.1;
@@ -3907,6 +3923,8 @@ static SANTA__NOINLINE uint64_t santa__part(santa__plan *p, int64_t n, uint64_t 
     p->total = santa__add(p->total, santa__mul(santa__add(santa__mul((uint64_t)n, size), 63) / 64, 64));
     return at;
 }
+
+static char *santa__align(void *p) { return (char *)p + (0u - (uintptr_t)p) % 64u; }
 
 /* Of a method that has been checked. */
 static int santa__has_traits(const santa_options *o, unsigned traits) {
@@ -4134,19 +4152,27 @@ typedef struct santa__part_of { int64_t from, to; } santa__part_of;
 typedef struct santa__routed {
     santa__part_of part;
     int64_t num_far, fixed, whole, drawn;
+    int64_t copied;                          /* keys that are scored by a copy of K */
     int is_bad;                              /* its query gives NaN */
 } santa__routed;
 
-/* A bucket's keys between those that are always read: where they begin in the index, how
-   many. */
-typedef struct santa__bucket { int64_t first, count; float size; int is_read; } santa__bucket;
+/* A bucket's keys between those that are always read: where they begin in the index, how many,
+   what is done with them, and the chance of each to be drawn. */
+enum { SANTA__DRAW_FROM, SANTA__READ_WHOLE, SANTA__SCORE_BY_COPY };
+typedef struct santa__bucket { int64_t first, count; float size; int use; } santa__bucket;
 
 SANTA__ONCE
 static void santa__needs_routed(santa__plan *p) {
     const int64_t group = p->queries;        /* one row at a time */
+    const int is_copied = p->format.keys > 0;
     p->capacity = p->o->num_samples == SANTA_NONE ? 0 : SANTA__MIN(p->o->num_samples, p->n) + 1;
-    p->score_stride = p->o->saap.measure_mass ? SANTA_BLOCK : 0;
+    p->score_stride = is_copied ? p->blocks * SANTA_BLOCK : p->o->saap.measure_mass ? SANTA_BLOCK : 0;
     p->scores = santa__part(p, group * p->score_stride, 4);
+    p->block_max = santa__part(p, group * p->blocks * is_copied, 4);
+    p->block_sum = santa__part(p, group * p->blocks * is_copied, 4);
+    p->units = santa__part(p, group * p->blocks * is_copied, 4);
+    p->prefix = santa__part(p, (p->blocks + 1) * is_copied, 8);
+    p->chosen = santa__part(p, p->words * is_copied, 8);
     p->route = santa__part(p, p->d_pad, 4);
     p->route_packed = santa__part(p, group * santa__packed_bytes(p->d), 1);
     p->hidden = santa__part(p, group * p->units_hidden, 4);
@@ -6369,6 +6395,12 @@ static int santa__set_bit(uint64_t *bits, int64_t bit) {              /* 1 the f
     return (old & mask) == 0;
 }
 
+static int santa__num_bits(uint64_t x) {
+    int n = 0;
+    for (; x; x &= x - 1) n++;
+    return n;
+}
+
 static int santa__has_bit(const uint64_t *bits, int64_t bit) {
     return (int)(bits[bit >> 6] >> (bit & 63) & 1u);
 }
@@ -8140,7 +8172,7 @@ static int64_t santa__find_buckets(const santa__index *x, santa__part_of part, s
         bucket[c].first = first;
         bucket[c].count = end - first;
         bucket[c].size = 0.0f;
-        bucket[c].is_read = 0;
+        bucket[c].use = SANTA__DRAW_FROM;
         all += end - first;
     }
     return all;
@@ -8150,9 +8182,10 @@ static int64_t santa__find_buckets(const santa__index *x, santa__part_of part, s
 
 /* SANTA_SAAP: keys that a router picks by bucket, see >>saap. */
 
-/* The num_probes buckets of the largest sum of shares over the group; the sums go behind the
-   shares. */
+/* The num_probes buckets of the largest sum of shares over the group, and their use; the sums
+   go behind the shares. */
 static void santa__probe(const santa__job *j, float *share, int64_t stride, santa__bucket *bucket) {
+    const int use = santa__is_copied(j->o) ? SANTA__SCORE_BY_COPY : SANTA__READ_WHOLE;
     const int64_t n = j->p->a.buckets->num_buckets;
     float *sum = share + j->group * stride;
     uint32_t threshold;
@@ -8163,27 +8196,91 @@ static void santa__probe(const santa__job *j, float *share, int64_t stride, sant
         if (bucket[c].count == 0) sum[c] = SANTA__MASKED;
     }
     santa__select(sum, n, NULL, (double)j->o->saap.num_probes, &threshold, &ties);
-    for (c = -1; (c = santa__next(sum, c + 1, n, NULL, threshold, &ties)) < n;) bucket[c].is_read = 1;
+    for (c = -1; (c = santa__next(sum, c + 1, n, NULL, threshold, &ties)) < n;) bucket[c].use = use;
 }
 
-/* Chances of the keys of buckets that are not read, which add up to num_samples:
-   bucket[c].size, 1 and is_read where they would be more. */
-static void santa__chances(const santa__job *j, const float *share, int64_t stride, santa__bucket *bucket) {
+/* The keys that a copy of K scores. They fill the first slots of their block, in order. Key of
+   size x has the chance lambda (even + rate x), and 1 where bound (even + rate x) is at least
+   that. */
+typedef struct santa__scan {
+    const santa__mass *mass;                 /* of each head: sizes are the largest of their shares */
+    const uint64_t *keys;                    /* a bit for each key of a block */
+    float *top, *sum;                        /* of the sizes in a block */
+    int64_t heads, count;
+    double total, even, rate, bound, lambda;
+} santa__scan;
+
+static double santa__odds(const santa__scan *x, float size) {
+    return x->even + x->rate * (double)size;
+}
+
+static double santa__scan_chance(const santa__scan *x, float size) {
+    const double odds = santa__odds(x, size);
+    return x->bound * odds >= 1.0 ? 1.0 : SANTA__MIN(x->lambda * odds, 1.0);
+}
+
+/* Sizes of the keys of all blocks: the largest, their sum. */
+static void santa__scan_sizes(santa__scan *x) {
+    float size[SANTA_BLOCK];
+    int64_t b;
+    int i;
+    for (b = 0; b < x->mass->blocks; b++) {
+        x->sum[b] = x->top[b] = 0.0f;
+        if (!x->keys[b]) continue;
+        x->sum[b] = santa__block_sizes(x->mass, x->heads, b, size);
+        for (i = 0; i < SANTA_BLOCK; i++) x->top[b] = SANTA__MAX(x->top[b], size[i]);
+        x->count += santa__num_bits(x->keys[b]);
+        x->total += (double)x->sum[b];
+    }
+}
+
+/* How many keys of a block are sure; what the odds of the others add up to joins *open. */
+static int64_t santa__sure_in_block(const santa__scan *x, int64_t b, double *open) {
+    const int n = santa__num_bits(x->keys[b]);
+    float size[SANTA_BLOCK];
+    int64_t sure = 0;
+    int i;
+    if (x->bound * santa__odds(x, x->top[b]) < 1.0) {
+        *open += (double)n * x->even + x->rate * (double)x->sum[b];
+        return 0;
+    }
+    santa__block_sizes(x->mass, x->heads, b, size);
+    for (i = 0; i < n; i++)
+        if (x->bound * santa__odds(x, size[i]) >= 1.0) sure++;
+        else *open += santa__odds(x, size[i]);
+    return sure;
+}
+
+static int64_t santa__num_sure(const santa__scan *x, double *open) {
+    int64_t b, sure = 0;
+    for (b = 0, *open = 0.0; b < x->mass->blocks; b++)
+        if (x->keys[b]) sure += santa__sure_in_block(x, b, open);
+    return sure;
+}
+
+/* Chances of the keys that are drawn from, which add up to num_samples: bucket[c].size, 1 and
+   read whole where they would be more. scan: NULL, or the keys that a copy scores. */
+static void santa__chances(const santa__job *j, const float *share, int64_t stride, santa__bucket *bucket,
+                           santa__scan *scan) {
     const int64_t n = j->p->a.buckets->num_buckets;
     const double even = j->o->saap.uniform_share;
-    double left = (double)j->o->num_samples, lambda, sum, mass = 0.0, keys = 0.0;
-    int64_t c, g;
+    double left = (double)j->o->num_samples, lambda, sum, mass = 0.0, keys = 0.0, open = 0.0;
+    int64_t c, g, sure = 0;
     int more;
     for (c = 0; c < n; c++) {
         float top = 0.0f;
         for (g = 0; g < j->group; g++) top = SANTA__MAX(top, share[g * stride + c]);
         bucket[c].size = top;
-        if (bucket[c].is_read || bucket[c].count == 0) continue;
+        if (bucket[c].use != SANTA__DRAW_FROM || bucket[c].count == 0) continue;
         mass += (double)top;
         keys += (double)bucket[c].count;
     }
+    if (scan) {
+        mass += scan->total;
+        keys += (double)scan->count;
+    }
     if (!(keys > left)) {  /* all of them */
-        for (c = 0; c < n; c++) bucket[c].is_read |= bucket[c].count > 0;
+        for (c = 0; c < n; c++) if (bucket[c].count > 0) bucket[c].use = SANTA__READ_WHOLE;
         return;
     }
     for (c = 0; c < n; c++)
@@ -8191,19 +8288,34 @@ static void santa__chances(const santa__job *j, const float *share, int64_t stri
                        : (float)(even / keys + (mass > 0.0 ? (1.0 - even) * (double)bucket[c].size
                                                                  / (mass * (double)bucket[c].count)
                                                            : (1.0 - even) / keys));
+    if (scan) {
+        scan->even = mass > 0.0 ? even / keys : 1.0 / keys;
+        scan->rate = mass > 0.0 ? (1.0 - even) / mass : 0.0;
+        santa__num_sure(scan, &open);
+    }
     do {
         for (c = 0, sum = 0.0; c < n; c++)
-            if (!bucket[c].is_read) sum += (double)bucket[c].count * (double)bucket[c].size;
-        lambda = sum > 0.0 && left > 0.0 ? left / sum : 0.0;
+            if (bucket[c].use == SANTA__DRAW_FROM)
+                sum += (double)bucket[c].count * (double)bucket[c].size;
+        sum += open;
+        lambda = sum > 0.0 && left > (double)sure ? (left - (double)sure) / sum : 0.0;
         for (c = 0, more = 0; c < n; c++) {
-            if (bucket[c].is_read || bucket[c].count == 0) continue;
+            if (bucket[c].use != SANTA__DRAW_FROM || bucket[c].count == 0) continue;
             if (lambda * (double)bucket[c].size < 1.0) continue;
-            bucket[c].is_read = more = 1;
+            bucket[c].use = SANTA__READ_WHOLE;
+            more = 1;
             left -= (double)bucket[c].count;
         }
+        if (scan) {
+            const int64_t before = sure;
+            scan->bound = SANTA__MAX(scan->bound, lambda);
+            sure = santa__num_sure(scan, &open);
+            more |= sure > before;
+        }
     } while (more);
+    if (scan) scan->lambda = lambda;
     for (c = 0; c < n; c++)
-        bucket[c].size = bucket[c].is_read ? 1.0f : (float)(lambda * (double)bucket[c].size);
+        bucket[c].size = bucket[c].use == SANTA__DRAW_FROM ? (float)(lambda * (double)bucket[c].size) : 1.0f;
 }
 
 /* Whether an index that something else wrote to cannot lead out of the cache. */
@@ -8214,35 +8326,70 @@ static int santa__are_far(santa__part_of part, const int32_t *key, int64_t n) {
     return all;
 }
 
-/* One comb over the keys of the buckets that are not read, bucket by bucket: no key twice, as
-   none has a chance of more than the comb's step. */
-static void santa__draw_buckets(const santa__job *j, const santa__index *x, const santa__bucket *bucket,
+/* One comb over the keys that are drawn from. Its next tooth is at tooth + u; the keys that it
+   has passed end at begin. */
+typedef struct santa__far_comb { double u, begin, tooth; } santa__far_comb;
+
+/* Drawn: a key, and its chance. */
+static void santa__add_drawn(const santa__job *j, int32_t key, float pi, santa__picks *l, float *chance) {
+    l->index[l->rows] = key;
+    chance[l->rows] = pi;
+    if (l->rows < SANTA__SEND_FOR
+        && santa__are_far(SANTA__PART(santa__routed, j, routed)->part, l->index + l->rows, 1)) {
+        santa__send_for(&j->k, l->index[l->rows]);
+        santa__send_for(&j->v, l->index[l->rows]);
+    }
+    l->rows++;
+}
+
+/* Those that a copy scores, from the first block to the last. */
+static void santa__draw_scanned(const santa__job *j, const santa__scan *x, santa__far_comb *comb,
                                 santa__picks *l, float *chance) {
-    santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, 0);
-    const santa__part_of part = SANTA__PART(santa__routed, j, routed)->part;
-    const double u = santa__rng_uniform(&rng, 0);
-    double begin = 0.0, tooth = 0.0;             /* the next tooth is at tooth + u */
+    float size[SANTA_BLOCK];
+    int64_t b, k;
+    for (b = 0; b < x->mass->blocks; b++) {
+        double open = 0.0, at = comb->begin, end = at;
+        uint64_t left = x->keys[b];
+        if (!left) continue;
+        end += (double)santa__sure_in_block(x, b, &open);
+        end += x->lambda * open;
+        if (comb->tooth + comb->u < end) santa__block_sizes(x->mass, x->heads, b, size);
+        for (k = 0; left && comb->tooth + comb->u < end; k++) {
+            int place = 0;
+            while (!(left >> place & 1)) place++;
+            left &= left - 1;
+            at += santa__scan_chance(x, size[k]);
+            if (!(comb->tooth + comb->u < at)) continue;
+            comb->tooth += 1.0;
+            if (l->rows < j->plan->capacity)
+                santa__add_drawn(j, (int32_t)((x->mass->first + b) * SANTA_BLOCK + place),
+                                 (float)santa__scan_chance(x, size[k]), l, chance);
+        }
+        while (comb->tooth + comb->u < end) comb->tooth += 1.0;       /* by rounding */
+        comb->begin = end;
+    }
+}
+
+/* Those of buckets that are not read, bucket by bucket: no key twice, as none has a chance of
+   more than the comb's step. */
+static void santa__draw_buckets(const santa__job *j, const santa__index *x, const santa__bucket *bucket,
+                                santa__far_comb *comb, santa__picks *l, float *chance) {
+    const double u = comb->u;
+    double begin = comb->begin, tooth = comb->tooth;
     int64_t c, i;
     for (c = 0; c < x->buckets; c++) {
         const double size = (double)bucket[c].size;
         int64_t last = -1;
-        if (bucket[c].is_read || bucket[c].count == 0) continue;
+        if (bucket[c].use != SANTA__DRAW_FROM || bucket[c].count == 0) continue;
         while (tooth + u < begin + size * (double)bucket[c].count) {
             i = SANTA__MAX((int64_t)((tooth + u - begin) / size), last + 1);
             tooth += 1.0;
             if (i >= bucket[c].count || l->rows == j->plan->capacity) continue;    /* by rounding */
             last = i;
-            l->index[l->rows] = x->key[bucket[c].first + i];
-            chance[l->rows] = bucket[c].size;
-            if (l->rows < SANTA__SEND_FOR && santa__are_far(part, l->index + l->rows, 1)) {
-                santa__send_for(&j->k, l->index[l->rows]);
-                santa__send_for(&j->v, l->index[l->rows]);
-            }
-            l->rows++;
+            santa__add_drawn(j, x->key[bucket[c].first + i], bucket[c].size, l, chance);
         }
         begin += size * (double)bucket[c].count;
     }
-    l->draws = l->rows;
 }
 
 /* Estimate of sqrt(E|out - exact|^2) of each head, as if each drawn key came by itself: (1 -
@@ -8344,7 +8491,10 @@ static santa__part_of santa__far_keys(const santa__job *j, const santa__index *x
     const santa__range *r = &j->range[0];
     santa__part_of part;
     int64_t to = r->end - SANTA__MIN(o->local_tokens, r->end);
-    to = SANTA__MIN(to, (int64_t)x->header[SANTA__I_SORTED]) / SANTA_BLOCK * SANTA_BLOCK;
+    to = SANTA__MIN(to, (int64_t)x->header[SANTA__I_SORTED]);
+    if (santa__is_copied(j->o) && j->p->a.proxy_lens)
+        to = SANTA__MIN(to, (int64_t)j->p->a.proxy_lens[j->batch]);
+    to = to / SANTA_BLOCK * SANTA_BLOCK;
     part.from = r->begin + SANTA__MIN(o->sink_tokens, r->end - r->begin);
     part.to = SANTA__MAX(to, part.from);
     return part;
@@ -8354,7 +8504,7 @@ static santa__part_of santa__far_keys(const santa__job *j, const santa__index *x
 static int64_t santa__visit(const santa__index *x, const santa__bucket *bucket, int32_t *key) {
     int64_t c, n = 0;
     for (c = 0; c < x->buckets; c++) {
-        if (!bucket[c].is_read) continue;
+        if (bucket[c].use != SANTA__READ_WHOLE) continue;
         memcpy(key + n, x->key + bucket[c].first, (size_t)bucket[c].count * sizeof *key);
         n += bucket[c].count;
     }
@@ -8385,38 +8535,59 @@ static santa__index santa__index_of_job(const santa__job *j) {
     return santa__index_of(&j->p->a, santa__slot_of(&j->p->a, j->batch), j->kv_head);
 }
 
-/* Which keys the row reads: those that are not far, those of whole buckets behind them, and the
-   drawn ones. */
-static void santa__route_row(santa__job *j, int64_t span, int64_t from, int64_t to) {
-    const santa__index x = santa__index_of_job(j);
-    const int64_t stride = (x.buckets + SANTA_BLOCK - 1) / SANTA_BLOCK * SANTA_BLOCK;
+/* The row's far keys by bucket, and the buckets that the router chooses. */
+static void santa__route_far(santa__job *j, const santa__index *x) {
+    const int64_t stride = (x->buckets + SANTA_BLOCK - 1) / SANTA_BLOCK * SANTA_BLOCK;
     santa__bucket *bucket = SANTA__PART(santa__bucket, j, spans);
     santa__routed *r = SANTA__PART(santa__routed, j, routed);
     float *share = SANTA__PART(float, j, shares);
-    int32_t *key = SANTA__PART(int32_t, j, visit);
-    santa__picks l;
-    (void)span; (void)from; (void)to;
-    memset(&l, 0, sizeof l);
-    l.index = SANTA__PART(int32_t, j, index);
-    r->part = santa__far_keys(j, &x);
-    r->num_far = santa__find_buckets(&x, r->part, bucket);
+    r->copied = 0;
+    r->part = santa__far_keys(j, x);
+    r->num_far = santa__find_buckets(x, r->part, bucket);
     r->is_bad = r->num_far != r->part.to - r->part.from
                 || (r->num_far > 0 && !santa__route(j, share, stride));
     if (r->is_bad) r->num_far = 0;
     if (r->num_far > 0 && j->o->saap.num_probes > 0) santa__probe(j, share, stride, bucket);
+}
+
+static void santa__fail_route(santa__routed *r) {
+    r->is_bad = 1;
+    r->num_far = r->whole = r->drawn = r->copied = 0;
+}
+
+/* Which keys the row reads: those that are not far, those of whole buckets behind them, and the
+   drawn ones. */
+static void santa__choose_far(santa__job *j, const santa__index *x, santa__scan *scan) {
+    const int64_t stride = (x->buckets + SANTA_BLOCK - 1) / SANTA_BLOCK * SANTA_BLOCK;
+    santa__bucket *bucket = SANTA__PART(santa__bucket, j, spans);
+    santa__routed *r = SANTA__PART(santa__routed, j, routed);
+    float *chance = SANTA__PART(float, j, chance);
+    int32_t *key = SANTA__PART(int32_t, j, visit);
+    santa__picks l;
+    memset(&l, 0, sizeof l);
+    l.index = SANTA__PART(int32_t, j, index);
     if (r->num_far > 0 && j->o->num_samples != SANTA_NONE) {
-        santa__chances(j, share, stride, bucket);
-        santa__draw_buckets(j, &x, bucket, &l, SANTA__PART(float, j, chance));
+        santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, 0);
+        santa__far_comb comb = {0.0, 0.0, 0.0};
+        comb.u = santa__rng_uniform(&rng, 0);
+        santa__chances(j, SANTA__PART(float, j, shares), stride, bucket, scan);
+        if (scan && scan->bound > 0.0) santa__draw_scanned(j, scan, &comb, &l, chance);
+        santa__draw_buckets(j, x, bucket, &comb, &l, chance);
     }
     r->drawn = l.rows;
     r->fixed = santa__list_range(key, 0, j->range[0].begin, r->part.from);
     r->fixed = santa__list_range(key, r->fixed, r->part.to, j->range[0].end);
-    r->whole = r->num_far > 0 ? santa__visit(&x, bucket, key + r->fixed) : 0;
-    if (!santa__are_far(r->part, key + r->fixed, r->whole) || !santa__are_far(r->part, l.index, l.rows)) {
-        r->is_bad = 1;
-        r->num_far = r->whole = r->drawn = 0;
-    }
+    r->whole = r->num_far > 0 ? santa__visit(x, bucket, key + r->fixed) : 0;
+    if (!santa__are_far(r->part, key + r->fixed, r->whole) || !santa__are_far(r->part, l.index, l.rows))
+        santa__fail_route(r);
     santa__states_begin(j, 0);
+}
+
+static void santa__route_row(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    const santa__index x = santa__index_of_job(j);
+    (void)span; (void)from; (void)to;
+    santa__route_far(j, &x);
+    santa__choose_far(j, &x, NULL);
 }
 
 /* Threads that share a job find its chunks among as many as there may be. */
@@ -8479,13 +8650,201 @@ static void santa__end_routed(santa__job *j, int64_t span, int64_t from, int64_t
     santa__finish_routed(j, &l, r->num_far - r->whole, head);
     santa__count_buckets(j, bucket, r->num_far, tally);
     if (j->o->saap.measure_mass) santa__measure_mass(j, r, &l, tally);
-    for (c = 0; c < buckets && r->num_far > 0; c++) j->stats->visited_buckets += bucket[c].is_read;
+    for (c = 0; c < buckets && r->num_far > 0; c++)
+        j->stats->visited_buckets += bucket[c].use == SANTA__READ_WHOLE;
+    j->stats->proxy_rows_read += r->copied;
     j->stats->far_rows += r->part.to - r->part.from;
     j->stats->visited_rows += r->whole + r->drawn;
     j->stats->k_rows_read += keys + r->drawn;
     j->stats->v_rows_read += keys + r->drawn;
     j->stats->v_rows_head += (keys + r->drawn) * j->group;
     j->stats->draws += r->drawn;
+}
+
+/* The same with a copy of K, which scores the keys of the buckets that the router chooses:
+   first which keys these are, .. */
+SANTA__ONCE
+static void santa__route_scan(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    const santa__index x = santa__index_of_job(j);
+    const santa__bucket *bucket = SANTA__PART(santa__bucket, j, spans);
+    santa__routed *r = SANTA__PART(santa__routed, j, routed);
+    uint64_t *seen = SANTA__PART(uint64_t, j, chosen);
+    const int64_t first = j->range[0].begin / SANTA_BLOCK * SANTA_BLOCK;
+    int64_t c, i, all = 0;
+    (void)span; (void)from; (void)to;
+    santa__route_far(j, &x);
+    memset(seen, 0, (size_t)j->plan->words * sizeof *seen);
+    for (c = 0; c < x.buckets && !r->is_bad; c++) {
+        const int32_t *key = x.key + bucket[c].first;
+        if (bucket[c].use != SANTA__SCORE_BY_COPY) continue;
+        all += bucket[c].count;
+        if (!santa__are_far(r->part, key, bucket[c].count)) { santa__fail_route(r); return; }
+        for (i = 0; i < bucket[c].count; i++) r->copied += santa__set_bit(seen, key[i] - first);
+    }
+    if (r->copied != all) santa__fail_route(r);
+}
+
+static int64_t santa__num_scanned(const santa__job *j) {
+    const santa__routed *r = SANTA__PART(santa__routed, j, routed);
+    if (r->is_bad || r->copied == 0) return 0;
+    return (r->part.to - 1) / SANTA_BLOCK + 1 - j->range[0].begin / SANTA_BLOCK;
+}
+
+/* Sends for the codes of some keys of a block: a cache line has those of four. */
+static void santa__send_codes(const char *block, const santa__format *f, uint64_t keys) {
+    int64_t c;
+    int i;
+    for (i = 0; i < f->keys; i += 4)
+        if (keys >> i & 15) for (c = 0; c < f->chunks; c++) SANTA__PREFETCH(block + 16 * (c * f->keys + i));
+    for (c = f->gains; c < f->bytes; c += 64) SANTA__PREFETCH(block + c);
+}
+
+/* Some keys of a block of the copy as a block of its own, of 16 .. 64 of them. */
+static santa__format santa__pick_codes(const char *block, const santa__format *f, uint64_t keys, char *to) {
+    santa__format few = *f;
+    int64_t c;
+    int i, n = 0;
+    few.keys = (santa__num_bits(keys) + 15) / 16 * 16;
+    few.gains = 16 * few.keys * f->chunks;
+    few.centre = few.gains + f->centre - f->gains;
+    few.scale = few.gains + f->scale - f->gains;
+    few.bytes = 0;                           /* no block behind this one */
+    memset(to + few.gains, 0, (size_t)(f->centre - f->gains));
+    memcpy(to + few.centre, block + f->centre, (size_t)(f->scale + 4 - f->centre));
+    for (i = 0; i < f->keys; i++) {
+        if (!(keys >> i & 1)) continue;
+        for (c = 0; c < f->chunks; c++)
+            memcpy(to + 16 * (c * few.keys + n), block + 16 * (c * f->keys + i), 16);
+        memcpy(to + few.gains + 2 * n, block + f->gains + 2 * i, 2);
+        n++;
+    }
+    for (; n < few.keys; n++)
+        for (c = 0; c < f->chunks; c++) memset(to + 16 * (c * few.keys + n), 0, 16);
+    return few;
+}
+
+/* Where the bits of each key of one of the copy's blocks are among those of 64 keys. */
+static uint64_t santa__bits_of_block(const santa__format *f, uint64_t keys, int64_t at) {
+    return f->keys == SANTA_BLOCK ? keys : keys >> at % SANTA_BLOCK & (((uint64_t)1 << f->keys) - 1);
+}
+
+/* Scores of the keys of one of the copy's blocks that have a bit, from slot `slot` on, and
+   their numbers. Returns the slot behind. */
+static int santa__scan_codes(const santa__job *j, int64_t at, uint64_t keys, int slot, int32_t *index,
+                             float *s) {
+    const santa__format *f = &j->plan->format;
+    const char *block = santa__proxy_block(&j->p->a, f, j->batch, j->kv_head, at);
+    char memory[(SANTA__PROXY_DIM / 2 + 2) * SANTA_BLOCK + SANTA__PROXY_DIM + 128];
+    char *picked = santa__align(memory);
+    float score[SANTA__SLICE * SANTA_BLOCK], squares[SANTA_BLOCK];
+    const int count = santa__num_bits(keys), is_all = 2 * count > f->keys;
+    santa__format few = *f;
+    santa__copied x;
+    int64_t g, h;
+    int i, n;
+    if (!is_all) { few = santa__pick_codes(block, f, keys, picked); block = picked; }
+    for (i = n = 0; i < f->keys; i++) if (keys >> i & 1) index[slot + n++] = (int32_t)(at + i);
+    for (g = 0; g < j->group; g += SANTA__SLICE) {
+        x.group = SANTA__MIN(j->group - g, (int64_t)SANTA__SLICE);
+        x.codes = j->copy_codes + g * f->features;
+        x.q = j->copy_q + g * f->features;
+        x.unit = j->copy_unit + g;
+        x.less = j->copy_less + g;
+        x.s = score;
+        x.s_stride = SANTA_BLOCK;
+        x.squares = squares;
+        j->kernel->copied(block, &few, &x);
+        for (h = 0; h < x.group; h++) {
+            float *to = s + (g + h) * j->plan->score_stride + slot;
+            const float *from = score + h * SANTA_BLOCK;
+            for (i = n = 0; i < (is_all ? f->keys : count); i++)
+                if (!is_all || (keys >> i & 1)) to[n++] = from[i];
+        }
+        santa__score_extras(j, santa__keys_from(index + slot, 0, count), count, g, x.group,
+                            s + g * j->plan->score_stride + slot, j->plan->score_stride);
+    }
+    return slot + count;
+}
+
+/* .. then their scores and masses, block by block, in the first slots of each, .. */
+SANTA__ONCE
+static void santa__scan_blocks(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    const santa__format *f = &j->plan->format;
+    const uint64_t *seen = SANTA__PART(uint64_t, j, chosen);
+    const int64_t stride = j->plan->score_stride, blocks = j->plan->blocks;
+    int32_t index[SANTA_BLOCK + SANTA__BEYOND_K];
+    int64_t i, g, at;
+    (void)span;
+    for (i = from; i < to; i++) {
+        const int64_t first = (j->range[0].begin / SANTA_BLOCK + i) * SANTA_BLOCK;
+        float *s = j->scores + i * SANTA_BLOCK;
+        int slot = 0, k, whole;
+        for (at = first + SANTA_BLOCK; i + 1 < to && at < first + 2 * SANTA_BLOCK; at += f->keys) {
+            const uint64_t keys = santa__bits_of_block(f, seen[i + 1], at);
+            if (keys)
+                santa__send_codes(santa__proxy_block(&j->p->a, f, j->batch, j->kv_head, at), f, keys);
+        }
+        for (at = first; at < first + SANTA_BLOCK; at += f->keys) {
+            const uint64_t keys = santa__bits_of_block(f, seen[i], at);
+            if (keys) slot = santa__scan_codes(j, at, keys, slot, index, s);
+        }
+        whole = (slot + 15) / 16 * 16;
+        for (g = 0; g < j->group; g++) {
+            for (k = slot; k < whole; k++) s[g * stride + k] = SANTA__MASKED;
+            for (; k < SANTA_BLOCK; k++) s[g * stride + k] = 0.0f;
+            SANTA__PART(float, j, block_max)[g * blocks + i] = SANTA__MASKED;
+            SANTA__PART(float, j, block_sum)[g * blocks + i] = 0.0f;
+        }
+        if (slot > 0)
+            j->kernel->mass(s, stride, j->group, whole, SANTA__PART(float, j, block_max) + i,
+                            SANTA__PART(float, j, block_sum) + i, blocks);
+    }
+}
+
+/* A head's masses in units of the share that the router gives these buckets. Returns 1 where
+   the copy has no number. */
+static int santa__scan_mass(const santa__job *j, int64_t g, int64_t blocks, santa__mass *m) {
+    const santa__bucket *bucket = SANTA__PART(santa__bucket, j, spans);
+    const int64_t buckets = j->p->a.buckets->num_buckets,
+                  stride = (buckets + SANTA_BLOCK - 1) / SANTA_BLOCK * SANTA_BLOCK;
+    const float *share = SANTA__PART(float, j, shares) + g * stride;
+    double routed = 0.0;
+    int64_t c;
+    *m = santa__mass_of(j, g);
+    m->u = j->scores + g * j->plan->score_stride;
+    m->unit = SANTA__PART(float, j, units) + g * j->plan->blocks;
+    m->blocks = blocks;
+    for (c = 0; c < buckets; c++)
+        if (bucket[c].use == SANTA__SCORE_BY_COPY) routed += (double)share[c];
+    if (santa__prefix(m)) return 1;
+    m->rest = routed > 1e-30 ? m->total * (1.0 / routed - 1.0) : 1e300;
+    santa__mass_units(m, 0);
+    return 0;
+}
+
+/* .. and what is drawn by them, with all that is read. Where the copy has no number all is. */
+SANTA__ONCE
+static void santa__end_scan(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    const santa__index x = santa__index_of_job(j);
+    santa__bucket *bucket = SANTA__PART(santa__bucket, j, spans);
+    santa__mass *mass = SANTA__PART(santa__mass, j, masses);
+    const int64_t blocks = santa__num_scanned(j);
+    santa__scan scan;
+    int64_t g, c;
+    int bad = 0;
+    memset(&scan, 0, sizeof scan);
+    scan.mass = mass;
+    scan.keys = SANTA__PART(uint64_t, j, chosen);
+    scan.heads = j->group;
+    for (g = 0; g < j->group && blocks > 0; g++) bad |= santa__scan_mass(j, g, blocks, &mass[g]);
+    scan.top = SANTA__PART(float, j, block_max);     /* the masses need their own no more */
+    scan.sum = SANTA__PART(float, j, block_sum);
+    if (blocks > 0 && !bad) santa__scan_sizes(&scan);
+    for (c = 0; bad && c < x.buckets; c++) if (bucket[c].count > 0) bucket[c].use = SANTA__READ_WHOLE;
+    if (bad) j->stats->redone_rows += j->group;
+    santa__choose_far(j, &x, blocks > 0 && !bad ? &scan : NULL);
+    santa__attend_visited(j, span, 0, santa__num_visits(j));
+    santa__end_routed(j, span, from, to);
 }
 
 /* ------------------------------------------------------------ >>listed */
@@ -8566,6 +8925,10 @@ static const santa__phase santa__phases_routed[SANTA__PHASES] = {
     { santa__one_piece, santa__route_row, 0 }, { santa__num_visits, santa__attend_visited, 0 },
     { santa__one_piece, santa__end_routed, 0 }
 };
+static const santa__phase santa__phases_scanned[SANTA__PHASES] = {
+    { santa__one_piece, santa__route_scan, 0 }, { santa__num_scanned, santa__scan_blocks, 0 },
+    { santa__one_piece, santa__end_scan, 0 }
+};
 static const santa__phase santa__phases_listed[SANTA__PHASES] = {
     { santa__one_piece, santa__list_keys, 0 }, { santa__num_listed, santa__attend_listed, 0 },
     { santa__one_piece, santa__end_listed, 0 }
@@ -8584,6 +8947,11 @@ static const santa__method santa__method_copied = {
     santa__capacity_sizes, santa__needs_copied, NULL, santa__phases_copied
 };
 
+/* Of SANTA_SAAP with one. */
+static const santa__method santa__method_scanned = {
+    santa__capacity_none, santa__needs_routed, NULL, santa__phases_scanned
+};
+
 /* Dense, over lists of keys. */
 static const santa__method santa__method_listed = {
     santa__capacity_none, santa__needs_listed, NULL, santa__phases_listed
@@ -8591,6 +8959,7 @@ static const santa__method santa__method_listed = {
 
 static const santa__method *santa__method_of(const santa_options *o, int is_listed) {
     if (is_listed) return &santa__method_listed;
+    if (santa__is_copied(o) && santa__has_traits(o, SANTA_ROUTES)) return &santa__method_scanned;
     return santa__is_copied(o) && !santa__has_traits(o, SANTA_ADAPTS) ? &santa__method_copied
                                                                       : &santa__methods[o->method];
 }
@@ -8724,7 +9093,6 @@ SANTADEF size_t santa_workspace_size(const santa_attention *a, const santa_optio
                                     : santa__backends[a->q.device]->workspace_size(&call.p);
 }
 
-static char *santa__align(void *p) { return (char *)p + (0u - (uintptr_t)p) % 64u; }
 
 static void santa__job_make(santa__job *j, const santa__call *call, char *work, int64_t batch,
                             int64_t kv_head) {

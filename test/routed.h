@@ -3,7 +3,7 @@
 #ifndef SANTA_TEST_ROUTED_H
 #define SANTA_TEST_ROUTED_H
 
-#include "reference.h"
+#include "copy.h"
 #if !defined(_WIN32)
 #include <pthread.h>
 #define HAVE_PTHREADS 1
@@ -62,7 +62,7 @@ typedef struct routed {
     int32_t      *slots;
     int64_t       held;            /* keys in the index at most */
     size_t        bytes;           /* of the index; CANARY more follow */
-    void         *memory[6];
+    void         *memory[7];
 } routed;
 
 static inline shape shape_make(int64_t heads, int64_t kv_heads, int64_t len, int64_t d, int64_t buckets) {
@@ -181,10 +181,24 @@ static inline int assign_all(routed *x) {
 }
 
 static inline void release(routed *x) {
-    for (int i = 0; i < 6; i++) free(x->memory[i]);
+    for (int i = 0; i < 7; i++) free(x->memory[i]);
     free(x->pre); free(x->q0); free(x->centroid); free(x->w1); free(x->w2);
     free(x->b1); free(x->b2); free(x->slots);
     ref_free(&x->p);
+}
+
+/* A copy of K beside it. */
+static inline int give_copy(routed *x, int bits) {
+    x->p.a.proxy_bits = bits;
+    x->p.a.proxy = x->memory[6] = test_alloc(santa_proxy_size(&x->p.a));
+    memset(x->p.a.proxy, 0xff, santa_proxy_size(&x->p.a));
+    return CHECK_STATUS(santa_proxy_encode(&x->p.a, 0, x->as.s.len, NULL), SANTA_OK);
+}
+
+static inline santa_options by_copy(int64_t samples, int64_t probes) {
+    santa_options o = drawn(samples, probes);
+    o.scores = SANTA_SCORES_PROXY;
+    return o;
 }
 
 /* V = identity: needs head_dim_v = len. */
@@ -259,25 +273,71 @@ static inline int64_t first_of(const routed *x) { return x->p.a.context_lens ? x
 
 static inline double scale_of(float scale) { return scale > 0.0f ? (double)scale : 1.0; }
 
+/* What comes of a score behind the product. */
+static inline double finished(const routed *x, int64_t b, int64_t i, int64_t h, int64_t j, double sum) {
+    const double cap = (double)x->as.s.soft_cap;
+    if (cap > 0.0) sum = cap * tanh(sum / cap);
+    if (x->as.s.alibi) sum += (double)x->p.slopes[h] * (double)(first_of(x) + j - position_of(x, b, i));
+    return sum;
+}
+
 static inline double score(const routed *x, int64_t b, int64_t i, int64_t h, int64_t j) {
     const ref_spec *s = &x->as.s;
     const int64_t kv = h / (s->heads / s->kv_heads);
     const double *q = x->p.q + ((b * s->q_len + i) * s->heads + h) * s->head_dim;
     const double *k = x->p.k + ((b * s->len + j) * s->kv_heads + kv) * s->head_dim;
-    double sum = 0.0, cap = (double)s->soft_cap;
+    double sum = 0.0;
     for (int64_t c = 0; c < s->head_dim; c++) sum += q[c] * k[c];
     sum *= scale_of(x->p.a.k_scale)
            * (s->sm_scale != 0.0f ? (double)s->sm_scale : 1.0 / sqrt((double)s->head_dim));
-    if (cap > 0.0) sum = cap * tanh(sum / cap);
-    if (s->alibi) sum += (double)x->p.slopes[h] * (double)(first_of(x) + j - position_of(x, b, i));
-    return sum;
+    return finished(x, b, i, h, j, sum);
+}
+
+/* Shares of the keys with a flag in one head's softmax over these, by the copy of K. Returns 1
+   where a feature of the query lies between two of its 8-bit numbers. */
+static inline int copied_shares(const routed *x, int64_t b, int64_t i, int64_t h, const int *flag,
+                                 int64_t from, int64_t to, double *p) {
+    const ref_spec *s = &x->as.s;
+    const ref_copy f = ref_copy_shape(&x->p);
+    const int64_t d = s->head_dim, kv = h / (s->heads / s->kv_heads);
+    const double *q = x->p.q + ((b * s->q_len + i) * s->heads + h) * d;
+    double *turned = ref_doubles(2 * d), *scaled = turned + d, top = -REF_INF, most = 0.0, sum = 0.0;
+    int between = 0;
+    for (int64_t c = 0; c < d; c++)
+        scaled[c] = q[c] * scale_of(x->p.a.k_scale)
+                  * (s->sm_scale != 0.0f ? (double)s->sm_scale : 1.0 / sqrt((double)d));
+    ref_rotate(scaled, d, turned);
+    for (int64_t c = 0; c < d; c++) most = fmax(most, fabs(turned[c]));
+    for (int64_t c = 0; c < d && most > 0.0; c++) {
+        const double step = fabs(turned[c]) * 127.0 / most;
+        between |= fabs(step - floor(step) - 0.5) < 2e-5;
+    }
+    for (int64_t j = from; j < to; j++) {
+        const unsigned char *block = ref_copy_block(&x->p, &f, b, kv, j);
+        const int64_t at = j % f.keys;
+        p[j] = 0.0;
+        if (!flag[j]) continue;
+        for (int64_t c = 0; c < d; c++) {
+            const double code = most > 0.0 ? floor(turned[c] * 127.0 / most + 0.5) * most / 127.0 : 0.0;
+            p[j] += ref_centre(&f, block, c) * turned[c]
+                  + ref_gain(&f, block, at) * ((double)ref_code(&f, block, at, c) - f.middle) * code;
+        }
+        p[j] = finished(x, b, i, h, j, p[j]);
+        top = fmax(top, p[j]);
+    }
+    for (int64_t j = from; j < to; j++) if (flag[j]) sum += p[j] = exp(p[j] - top);
+    for (int64_t j = from; j < to; j++) if (flag[j]) p[j] /= sum;
+    free(turned);
+    return between;
 }
 
 /* What becomes of the keys of one query row and KV head. */
 typedef struct row {
     int64_t begin, end, from, to;  /* keys that the row sees, and the far ones among them */
     int64_t whole, drawn, buckets; /* far keys of buckets read whole, drawn ones; how many buckets */
+    int64_t copied;                /* keys scored by a copy of K */
     int64_t home[MAX_LEN];         /* a far key's bucket */
+    int     scored[MAX_LEN];       /* by a copy of K */
     double  chance[MAX_LEN];       /* to be read */
     double  count[MAX_LEN];        /* what the key counts: 0 = not read, else one over its chance */
     double  imbalance, largest;
@@ -296,8 +356,10 @@ static inline void model(const routed *x, const santa_options *o, int64_t b, int
     const int64_t at = position_of(x, b, i), draws = o->num_samples == SANTA_NONE ? 0 : o->num_samples;
     const int64_t local = count_of(o->saap.local_tokens, draws ? 64 : 2047);
     const double share = o->saap.uniform_share > 0.0 ? o->saap.uniform_share : 0.1;
+    const int by_the_copy = o->scores == SANTA_SCORES_PROXY;
     double *f = ref_doubles(group * n), *sum = ref_doubles(n), *size = ref_doubles(n), left = 0.0,
-           mass = 0.0;
+           mass = 0.0, odds[MAX_LEN], part_of[MAX_LEN];
+    int flag[MAX_LEN];
     int64_t *keys = (int64_t *)(void *)ref_doubles(n), j;
     memset(m, 0, sizeof *m);
     m->end = len;
@@ -305,6 +367,8 @@ static inline void model(const routed *x, const santa_options *o, int64_t b, int
     while (s->window > 0 && m->begin < m->end && first_of(x) + m->begin <= at - s->window) m->begin++;
     m->from = ref_min(m->begin + count_of(o->saap.sink_tokens, 4), m->end);
     m->to   = ref_max(m->from, ref_min(ref_max(m->end - local, 0), x->held) / 64 * 64);
+    if (by_the_copy && x->p.a.proxy_lens)
+        m->to = ref_max(m->from, ref_min(m->to, x->p.a.proxy_lens[b]) / 64 * 64);
     for (j = m->begin; j < m->end; j++) m->count[j] = m->chance[j] = 1.0;
     for (int64_t c = 0; c < n; c++) { keys[c] = 0; sum[c] = 0.0; }
     for (j = m->from; j < m->to; j++) {
@@ -322,7 +386,8 @@ static inline void model(const routed *x, const santa_options *o, int64_t b, int
         size[c] = keys[c] ? 0.0 : -1.0;                          /* < 0: not to be drawn from */
     }
     /* the probed buckets: size 2, and 1 for each of their keys */
-    for (int64_t l = count_of(o->saap.num_probes, ref_max(n / (draws ? 32 : 16), 1)); l > 0; l--) {
+    const int64_t probes = ref_max(n / (by_the_copy ? 4 : draws ? 32 : 16), 1);
+    for (int64_t l = count_of(o->saap.num_probes, probes); l > 0; l--) {
         int64_t best = -1;
         for (int64_t c = 0; c < n; c++)
             if (size[c] == 0.0 && (best < 0 || sum[c] > sum[best])) best = c;
@@ -340,48 +405,73 @@ static inline void model(const routed *x, const santa_options *o, int64_t b, int
         mass += most;
         left += (double)keys[c];
     }
+    /* odds of each far key; below 0: its bucket is read whole */
+    for (j = m->from; j < m->to; j++) {
+        flag[j] = by_the_copy && size[m->home[j]] > 1.0;
+        m->copied += m->scored[j] = flag[j];
+        odds[j] = size[m->home[j]] > 1.0 ? -1.0 : size[m->home[j]];
+        if (flag[j]) odds[j] = 0.0;
+    }
+    if (m->copied) {
+        left += (double)m->copied;
+        for (int64_t g = 0; g < group; g++) {
+            double routed_mass = 0.0;
+            for (int64_t c = 0; c < n; c++) if (size[c] > 1.0) routed_mass += f[g * n + c];
+            m->near |= copied_shares(x, b, i, kv * group + g, flag, m->from, m->to, part_of);
+            for (j = m->from; j < m->to; j++)
+                if (flag[j]) odds[j] = fmax(odds[j], routed_mass * part_of[j]);
+        }
+        for (j = m->from; j < m->to; j++) if (flag[j]) mass += odds[j];
+    }
+    const int all = draws && (double)draws >= left;
     if (draws && left > 0.0) {
         double low = 0.0, high = 1.0, total;
-        for (int64_t c = 0; c < n; c++)
-            if (size[c] >= 0.0 && size[c] < 2.0) size[c] = (1.0 - share) * size[c] / mass + share / left;
+        for (j = m->from; j < m->to; j++)
+            if (odds[j] >= 0.0) odds[j] = (1.0 - share) * odds[j] / mass + share / left;
         while (high < 1e30) {                                    /* a lambda that is too large */
             total = 0.0;
-            for (int64_t c = 0; c < n; c++)
-                if (size[c] >= 0.0 && size[c] < 2.0) total += (double)keys[c] * fmin(1.0, high * size[c]);
+            for (j = m->from; j < m->to; j++) if (odds[j] >= 0.0) total += fmin(1.0, high * odds[j]);
             if (total >= fmin((double)draws, left)) break;
             high *= 2.0;
         }
         for (int turn = 0; turn < 200; turn++) {
             const double lambda = 0.5 * (low + high);
             total = 0.0;
-            for (int64_t c = 0; c < n; c++)
-                if (size[c] >= 0.0 && size[c] < 2.0) total += (double)keys[c] * fmin(1.0, lambda * size[c]);
+            for (j = m->from; j < m->to; j++) if (odds[j] >= 0.0) total += fmin(1.0, lambda * odds[j]);
             if (total < (double)draws) low = lambda;
             else high = lambda;
         }
-        for (int64_t c = 0; c < n; c++)
-            if (size[c] >= 0.0 && size[c] < 2.0) {
-                m->near |= (double)draws < left && fabs(high * size[c] - 1.0) < 1e-5;
-                size[c] = (double)draws >= left ? 1.0 : fmin(1.0, high * size[c]);
-            }
+        for (j = m->from; j < m->to; j++) {
+            if (odds[j] < 0.0) continue;
+            m->near |= !all && !flag[j] && fabs(high * odds[j] - 1.0) < 1e-5;
+            odds[j] = all ? 1.0 : fmin(1.0, high * odds[j]);
+        }
     } else {
-        for (int64_t c = 0; c < n; c++) if (size[c] >= 0.0 && size[c] < 2.0) size[c] = 0.0;
+        for (j = m->from; j < m->to; j++) if (odds[j] >= 0.0) odds[j] = 0.0;
     }
-    /* the comb: bucket after bucket, each with its keys in ascending order */
+    /* the comb: the keys that the copy scored, then bucket after bucket, each with its keys in
+       ascending order */
     const uint64_t request = o->request_ids ? o->request_ids[b] : (uint64_t)b;
     if (tooth < 0.0) tooth = ref_random(o, ref_stream(request, kv * group, i), 0);
     double end = 0.0;
-    for (int64_t c = 0; c < n; c++) {
-        m->buckets += size[c] >= 1.0;
-        for (j = m->from; j < m->to && size[c] > 0.0; j++) {
-            if (m->home[j] != c) continue;
-            m->chance[j] = fmin(size[c], 1.0);
-            if (size[c] >= 1.0) { m->count[j] = 1.0; m->whole++; continue; }
+    for (int64_t c = -1; c < n; c++) {
+        int is_whole = c >= 0 && keys[c] > 0;
+        for (j = m->from; j < m->to; j++) {
+            if (flag[j] && !all ? c >= 0 : m->home[j] != c) continue;
+            const int is_read = odds[j] < 0.0 || (odds[j] >= 1.0 && (all || !flag[j]));
+            if (is_read) { m->chance[j] = m->count[j] = 1.0; m->whole++; continue; }
+            is_whole = 0;
+            if (odds[j] <= 0.0) continue;
+            m->chance[j] = odds[j];
             const double begin = end, next = ceil(begin - tooth) + tooth;
-            end += size[c];
-            m->near |= fabs(end - tooth - floor(end - tooth + 0.5)) < 4e-6 * (2.0 + end);
-            if (next < end) { m->count[j] = 1.0 / size[c]; m->drawn++; }
+            end += odds[j];
+            if (odds[j] >= 1.0) { m->count[j] = 1.0; m->drawn++; continue; }
+            m->near |= fabs(end - tooth - floor(end - tooth + 0.5))
+                       < (m->copied ? 1e-5 : 4e-6) * (2.0 + end);
+            if (next < end) { m->count[j] = 1.0 / odds[j]; m->drawn++; }
         }
+        for (j = m->from; j < m->to && is_whole; j++) if (m->home[j] == c && flag[j] && !all) is_whole = 0;
+        m->buckets += is_whole;
     }
     free(f); free(sum); free(size); free(keys);
 }
@@ -441,7 +531,8 @@ static inline int verify(const routed *x, const santa_options *o, const santa_st
     const ref_spec *s = &x->as.s;
     const int64_t group = s->heads / s->kv_heads, dv = s->head_dim_v;
     double *want = ref_doubles(2 * dv), imbalance = 0.0, largest = 0.0, covered = 0.0;
-    int64_t keys = 0, far = 0, visited = 0, buckets = 0, read = 0, draws = 0, rows = 0, heads = 0, near = 0;
+    int64_t keys = 0, far = 0, visited = 0, buckets = 0, read = 0, draws = 0, rows = 0, heads = 0, near = 0,
+            copied = 0;
     row    *m = (row *)test_alloc(sizeof *m);
     int     ok = 1;
     for (int64_t at = 0; at < s->batch * s->kv_heads * s->q_len; at++) {
@@ -487,11 +578,13 @@ static inline int verify(const routed *x, const santa_options *o, const santa_st
         buckets += m->buckets;
         draws += m->drawn;
         read += m->end - m->begin - (m->to - m->from) + m->whole + m->drawn;
+        copied += m->copied;
     }
     if (stats && !near) {
         ok &= CHECK_INT(stats->rows, s->batch * s->q_len * s->heads) & CHECK_INT(stats->keys, keys);
         ok &= CHECK_INT(stats->far_rows, far) & CHECK_INT(stats->visited_rows, visited);
         ok &= CHECK_INT(stats->visited_buckets, buckets) & CHECK_INT(stats->draws, draws);
+        ok &= CHECK_INT(stats->proxy_rows_read, copied) & CHECK_INT(stats->redone_rows, 0);
         ok &= CHECK_INT(stats->k_rows_read, read) & CHECK_INT(stats->v_rows_read, read);
         ok &= CHECK_INT(stats->v_rows_head, read * group);
         ok &= CHECK_INT(stats->k_features_read, read * s->head_dim);

@@ -890,8 +890,8 @@ static void unused_options(void) {
     OPTION(vattention.guarantee, SANTA_GUARANTEE_FULL, M(VATTENTION), ANY)
     OPTION(vattention.bound, SANTA_BOUND_HOEFFDING, M(VATTENTION), ANY)
     OPTION(vattention.audit, got.audit, M(VATTENTION), ANY)
-    OPTION(proxy.sink_tokens, SANTA_NONE, all, C)
-    OPTION(proxy.local_tokens, 7, all, C)
+    OPTION(proxy.sink_tokens, SANTA_NONE, all - M(SAAP), C)
+    OPTION(proxy.local_tokens, 7, all - M(SAAP), C)
     OPTION(proxy.rescue_keys, 7, draws, C)
     OPTION(proxy.rescue_above, 0.5, draws, C)
     OPTION(proxy.exact_above, SANTA_NONE, draws, C)
@@ -1153,7 +1153,7 @@ static void proxy_options(void) {
     GOOD_PROXY(a.proxy_lens = none);
     for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
         const int has = m == SANTA_SYS || m == SANTA_PROP || m == SANTA_PPS || m == SANTA_TOP_K
-                     || m == SANTA_VATTENTION;
+                     || m == SANTA_VATTENTION || m == SANTA_SAAP;
         CHECK_INT((santa_method_traits((santa_method)m) & SANTA_PROXIES) != 0, has);
         if (has)
             GOOD_PROXY(set_method(m));
@@ -1294,7 +1294,13 @@ static void buckets(void) {
     BAD_SAAP(ERR_NUM_SAMPLES, o.num_samples = SANTA_MAX_SAMPLES + 1);
     BAD(ERR_NUM_SAMPLES, o.num_samples = SANTA_NONE);                            /* of another method */
     BAD_SAAP(ERR_STD_ERROR, o.num_samples = SANTA_NONE);
-    BAD_SAAP(ERR_PROXY_METHOD, o.scores = SANTA_SCORES_PROXY; a.proxy = got.copy);
+    GOOD_SAAP(o.scores = SANTA_SCORES_PROXY; a.proxy = got.copy);
+    GOOD_SAAP(o.scores = SANTA_SCORES_PROXY; a.proxy = got.copy; o.saap.num_probes = SANTA_NONE);
+    BAD_SAAP(ERR_PROXY_NULL, o.scores = SANTA_SCORES_PROXY);
+    BAD_SAAP(ERR_PROXY_BITS, o.scores = SANTA_SCORES_PROXY; a.proxy = got.copy; a.proxy_bits = 3);
+    BAD_SAAP(ERR_SAAP_COPY, o.scores = SANTA_SCORES_PROXY; a.proxy = got.copy; o.num_samples = SANTA_NONE);
+    BAD_SAAP(ERR_OPTION_UNUSED, o.scores = SANTA_SCORES_PROXY; a.proxy = got.copy;
+             o.proxy.exact_above = 9.0);
     BAD_SAAP(ERR_OPTION_UNUSED, o.num_combs = 2);
     BAD_SAAP(ERR_BUCKETS_NULL, a.buckets = NULL);
     BAD_SAAP(ERR_BUCKETS_NULL, router.r->centroids = NULL);

@@ -374,10 +374,12 @@ static void ends(void) {
         if (!assign_all(&x)) { release(&x); return; }
         const int64_t rows = 3 * 6;
         double *exact = ref_doubles(rows * 33);
-        for (int way = 0; way < 6; way++) {
+        if (!give_copy(&x, 4)) { release(&x); return; }
+        for (int way = 0; way < 8; way++) {
             santa_options o = way == 0 ? ref_options(SANTA_DENSE, 0, 0) : way == 1 ? plain(as.buckets)
                             : way == 2 ? drawn(300, SANTA_NONE) : way == 3 ? drawn(SANTA_MAX_SAMPLES, 3)
-                            : way == 4 ? drawn(16, as.buckets) : plain(SANTA_NONE);
+                            : way == 4 ? drawn(16, as.buckets) : way == 5 ? plain(SANTA_NONE)
+                            : by_copy(300, way == 6 ? 0 : as.buckets);
             if (way == 1 || way == 4) o.saap.local_tokens = 32;
             if (way == 5) o.saap.local_tokens = 300;
             x.p.a.std_error = way == 1 || way == 5 ? NULL : x.p.std_error;
@@ -434,14 +436,16 @@ static void build_draws(routed *x, int identity, uint64_t stream) {
    uniform share, and with the mean over the group for the largest, must fail. */
 static void chances(void) {
     const int64_t seeds = test_quick ? 1000 : 4000, samples = 20;
-    for (int turn = 0; turn < 3; turn++) {
+    for (int turn = 0; turn < 4; turn++) {                       /* the last one from a copy of K */
         double worst = 0.0, wrong = 0.0, count[320] = {0.0};
         row right, other;
         routed x;
         build_draws(&x, 1, 10 + (uint64_t)turn);
-        const int64_t probes = turn == 2 ? 2 : SANTA_NONE;
-        santa_options o = drawn(samples, probes), off, only = plain(probes);
+        const int64_t probes = turn == 2 ? 2 : turn == 3 ? 3 : SANTA_NONE;
+        santa_options o = drawn(samples, probes), off, only = plain(turn == 3 ? SANTA_NONE : probes);
         only.saap.local_tokens = 64;
+        if (turn == 3 && !give_copy(&x, 4)) { release(&x); return; }
+        if (turn == 3) o.scores = SANTA_SCORES_PROXY;
         o.saap.uniform_share = turn == 1 ? 0.5 : 0.0;
         off = o;
         off.saap.uniform_share = turn == 1 ? 0.05 : 0.6;
@@ -493,16 +497,30 @@ static void chances(void) {
     release(&x);
 }
 
+/* Codes, gains and centres that have nothing to do with K. */
+static void rubbish_copy(const routed *x) {
+    const ref_copy f = ref_copy_shape(&x->p);
+    test_rng r = test_rng_make(12);
+    for (int64_t at = 0; at < x->as.s.kv_heads * f.blocks; at++) {
+        unsigned char *block = (unsigned char *)x->p.a.proxy + at * f.bytes;
+        for (int64_t i = 0; i < f.scale; i++) block[i] = (unsigned char)test_below(&r, 256);
+        for (int64_t i = 0; i < f.keys; i++) ref_set_gain(&f, block, i, 0.3 * test_uniform(&r));
+    }
+}
+
 /* Numerator and denominator are right on average, their quotient as the comb's places say, more
    draws come nearer, and std_error tells how near. */
 static void estimates(void) {
     const int64_t seeds = test_quick ? 500 : 2000, dv = 12, places = 512;
-    for (int turn = 0; turn < 2; turn++) {
+    for (int turn = 0; turn < 4; turn++) {                       /* with a copy of K, with a wrong one */
         double bias[2] = {0.0, 0.0}, square[2] = {0.0, 0.0}, control = 0.0;
         routed x;
         build_draws(&x, 0, 20 + (uint64_t)turn);
+        if (turn >= 2 && !give_copy(&x, 4)) { release(&x); return; }
+        if (turn == 3) rubbish_copy(&x);
         for (int more = 0; more < 2; more++) {
             santa_options o = drawn(more ? 96 : 12, SANTA_NONE);
+            if (turn >= 2) { o.scores = SANTA_SCORES_PROXY; o.saap.num_probes = 4; }
             double exact[12], absolute[12], one[12], mean[3 * 12] = {0.0}, sum[3 * 12] = {0.0},
                    squares[3 * 12] = {0.0}, top[3 * 13] = {0.0}, tops[3 * 13] = {0.0}, bar = 0.0, z,
                    fixed = 0.0;
@@ -651,6 +669,42 @@ static void random_problems(void) {
     CHECK_MSG(rows.near * 25 <= rows.seen, "%d of %d rows within rounding", (int)rows.near, (int)rows.seen);
 }
 
+/* The same from a copy of K. */
+static void random_copies(void) {
+    const int turns = test_quick ? 24 : 90;
+    test_rng r = test_rng_make(5151);
+    rows_counted rows = {0, 0};
+    for (int turn = 0; turn < turns; turn++) {
+        shape   as = random_shape(&r, 5000 + (uint64_t)turn);
+        routed  x;
+        int32_t lens[3];
+        if (as.s.k_type != SANTA_Q8_0) as.s.head_dim = (as.s.head_dim + 7) / 8 * 8;
+        if (as.s.page_size == 8) as.s.page_size = 48;
+        build(&x, &as);
+        if (test_below(&r, 3) == 0) { x.p.a.k_scale = 0.75f; x.p.a.v_scale = 1.5f; }
+        if (!assign_all(&x) || !give_copy(&x, turn % 4 ? 4 : 2)) { release(&x); return; }
+        for (int64_t b = 0; b < as.s.batch; b++) lens[b] = (int32_t)test_below(&r, as.s.len + 50);
+        if (turn % 5 == 0) x.p.a.proxy_lens = lens;
+        for (int way = 0; way < 2; way++) {
+            santa_options o = by_copy(1 + test_below(&r, 60), way ? 1 + test_below(&r, 12) : 0);
+            o.offset = (uint64_t)turn;
+            o.saap.local_tokens  = test_below(&r, 90) - 1;
+            o.saap.sink_tokens   = test_below(&r, 12) - 1;
+            o.saap.uniform_share = test_below(&r, 3) ? 0.0 : 0.05 + 0.95 * test_uniform(&r);
+            o.saap.measure_mass  = turn % 2;
+            FOR_EACH_ISA(isa) {
+                char what[64];
+                if ((turn + way + (int)isa) % 2 && santa_best_isa() != SANTA_ISA_SCALAR) continue;
+                o.isa = isa;
+                snprintf(what, sizeof what, "copy %d, way %d, %s", turn, way, santa_isa_name(isa));
+                if (!run_and_verify(&x, &o, &rows, what)) { way = 9; break; }
+            }
+        }
+        release(&x);
+    }
+    CHECK_MSG(rows.near * 10 <= rows.seen, "%d of %d rows within rounding", (int)rows.near, (int)rows.seen);
+}
+
 /* ------------------------------------------------------------ bits */
 
 /* out, lse and std_error of sequence b among those of all. */
@@ -667,20 +721,21 @@ static int same_sequence(const routed *x, const bits *all, int64_t b, const floa
 static void same_bits(void) {
     static const int64_t pages[] = {0, 16, 64, 40}, count[] = {1, 2, 3, 8};
     test_rng r = test_rng_make(3);
-    for (int turn = 0; turn < 2; turn++) {
-        shape as = shape_make(6, 2, 330, 24, 30);
-        as.s.batch  = 4;
+    for (int turn = 0; turn < 3; turn++) {
+        shape as = shape_make(6, 2, turn == 2 ? 2100 : 330, 24, 30);  /* 2048: threads share keys */
+        as.s.batch  = turn == 2 ? 2 : 4;
         as.s.ragged = as.s.causal = as.own_q = 1;
         as.s.q_len  = 2;
         as.hidden   = 40;
-        as.no_error = turn;
-        santa_options o = turn ? plain(5) : drawn(20, 1), how;
+        as.no_error = turn == 1;
+        const int64_t items = 2 * as.s.batch;
+        santa_options o = turn == 2 ? by_copy(20, 6) : turn ? plain(5) : drawn(20, 1), how;
         uint64_t ids[4] = {0, 1, 2, 3};
         char     what[40];
         routed   x, y;
-        if (turn) o.saap.local_tokens = 64;
+        if (turn == 1) o.saap.local_tokens = 64;
         build(&x, &as);
-        if (!assign_all(&x)) { release(&x); return; }
+        if (!assign_all(&x) || !give_copy(&x, 4)) { release(&x); return; }
         const bits   want  = bits_of(&x, &o);
         const size_t bytes = santa_workspace_size(&x.p.a, &o);
         for (int way = 0; way < 8; way++) {
@@ -696,16 +751,16 @@ static void same_bits(void) {
             CHECK_STATUS(santa_buckets_assign(&x.p.a, &x.keys, 0, &how), SANTA_OK);
             same(&want, bits_of(&x, &how), what);
         }
-        memset(x.memory[5], 0xa5, x.bytes);                      /* 8 items in three ranges, one by one */
+        memset(x.memory[5], 0xa5, x.bytes);                      /* all items in ranges, one by one */
         how = o;
-        for (how.item_begin = 0; how.item_begin < 8; how.item_begin = how.item_end) {
-            how.item_end = ref_min(how.item_begin + 3, 8);
+        for (how.item_begin = 0; how.item_begin < items; how.item_begin = how.item_end) {
+            how.item_end = ref_min(how.item_begin + 3, items);
             CHECK_STATUS(santa_buckets_assign(&x.p.a, &x.keys, 0, &how), SANTA_OK);
         }
         same(&want, bits_of(&x, &o), "an index in ranges");
-        for (int64_t i = 0; i < 48; i++) x.p.lse[i] = -1.0f;
+        for (int64_t i = 0; i < 12 * as.s.batch; i++) x.p.lse[i] = -1.0f;
         void *memory = test_alloc(bytes);
-        for (how.item_end = 8; how.item_end > 0; how.item_end--) {
+        for (how.item_end = items; how.item_end > 0; how.item_end--) {
             how.item_begin = how.item_end - 1;
             CHECK_STATUS(santa_decode(&x.p.a, &how, memory, bytes, NULL), SANTA_OK);
         }
@@ -716,6 +771,7 @@ static void same_bits(void) {
             const int64_t alone = way - 4 - REF_LAYOUTS;
             shape other = as;
             how = o;
+            if (alone >= as.s.batch || (turn == 2 && way < 4 && pages[way] % 64)) continue;
             if (alone >= 0) {
                 other.s.batch = 1;
                 other.s.first_sequence = alone;
@@ -725,7 +781,7 @@ static void same_bits(void) {
             if (other.key_layout != REF_STRIDED) other.s.layout = other.key_layout;
             other.permuted = way % 2;
             build(&y, &other);
-            if (assign_all(&y)) {
+            if (assign_all(&y) && (turn < 2 || give_copy(&y, 4))) {
                 bits got = bits_of(&y, &how);
                 snprintf(what, sizeof what, "way %d", way);
                 if (alone < 0) same(&want, got, what);
@@ -741,12 +797,64 @@ static void same_bits(void) {
 
 /* ------------------------------------------------------------ what is not read */
 
+static void spoil_code(const routed *x, int64_t h, int64_t j) {
+    const ref_copy f = ref_copy_shape(&x->p);
+    unsigned char *block = ref_copy_block(&x->p, &f, 0, h, j);
+    ref_set_gain(&f, block, j % f.keys, (double)test_nan());
+    for (int64_t c = 0; c < x->as.s.head_dim; c++) ref_set_code(&f, block, j % f.keys, c, 15);
+}
+
+/* A copy without a number among the codes that are scored: exact attention, told by stats;
+   among others nothing. */
+static void bad_copy(void) {
+    for (int turn = 0; turn < 4; turn++) {
+        shape as = shape_make(6, 2, 300, 24, 10);
+        santa_options o = by_copy(20, 3), dense = ref_options(SANTA_DENSE, 0, 0);
+        santa_stats stats;
+        float  want[6 * 25];
+        routed x;
+        row    m;
+        as.s.stream    = 640 + (uint64_t)turn;
+        as.s.page_size = turn == 1 ? 32 : 0;
+        build(&x, &as);
+        if (!assign_all(&x) || !give_copy(&x, turn == 2 ? 2 : 4) || !ref_run(&x.p, &dense, NULL)) return;
+        for (int64_t i = 0; i < 6 * 25; i++)
+            want[i] = i % 25 == 24 ? x.p.lse[i / 25]
+                                                 : (float)ref_get(&x.p.a.out, 0, 0, i / 25, i % 25);
+        model(&x, &o, 0, 0, 1, -1.0, &m);
+        int64_t j = m.from;
+        while (!m.scored[j]) j++;
+        const ref_copy f = ref_copy_shape(&x.p);
+        unsigned char *block = ref_copy_block(&x.p, &f, 0, 1, j);
+        if (turn == 3) memset(block + f.scale, 0xff, 4);         /* the centre's scale */
+        else ref_set_gain(&f, block, j % f.keys, (double)test_nan());
+        if (!ref_run(&x.p, &o, &stats)) return;
+        CHECK_INT(stats.redone_rows, 3);
+        CHECK(stats.visited_rows > m.to - m.from && stats.visited_rows < 2 * (m.to - m.from));
+        for (int64_t i = 0; i < 6 * 25; i++) {
+            const int64_t h = i / 25, c = i % 25;
+            const double got = c == 24 ? (double)x.p.lse[h] : ref_get(&x.p.a.out, 0, 0, h, c);
+            if (h < 3) CHECK(!test_is_nan((float)got));
+            else CHECK_NEAR(got, (double)want[i], 2e-5, 1e-5);
+            if (h >= 3) CHECK_NEAR(x.p.std_error[h], 0.0, 0.0, 0.0);
+        }
+        x.p.k[(j * 2 + 1) * 24] = (double)test_nan();            /* and K has none either */
+        ref_write(&x.p);
+        if (!ref_run(&x.p, &o, &stats)) return;
+        for (int64_t h = 0; h < 6; h++) CHECK(test_is_nan(x.p.lse[h]) == (h >= 3));
+        release(&x);
+    }
+}
+
 /* Keys that were not visited, weights of other KV heads, and slots of nobody hold NaN and
    rubbish. */
 static void poison(void) {
-    for (int turn = 0; turn < 12; turn++) {
+    for (int turn = 0; turn < 15; turn++) {
         shape as = shape_make(6, 2, 300, 24, 10);
-        santa_options o = turn % 2 ? plain(3) : drawn(20, turn % 4 == 2 ? 1 : SANTA_NONE), how;
+        const int has_copy = turn >= 12;
+        santa_options o = has_copy   ? by_copy(20, 3)
+                        : turn % 2 ? plain(3)
+                                   : drawn(20, turn % 4 == 2 ? 1 : SANTA_NONE), how;
         int64_t near = 0;
         routed x, y;
         row    m;
@@ -760,6 +868,7 @@ static void poison(void) {
         build(&x, &as);
         build(&y, &as);
         if (!assign_all(&x) || !assign_all(&y)) return;
+        if (has_copy && (!give_copy(&x, 4) || !give_copy(&y, 4))) return;
         const bits want = bits_of(&x, &o);
         for (int64_t h = 0; h < 2; h++) {
             model(&x, &o, 0, 0, h, -1.0, &m);
@@ -767,6 +876,8 @@ static void poison(void) {
             for (int64_t j = 0; j < 300; j++)
                 for (int64_t c = 0; c < 24 && m.count[j] <= 0.0; c++)
                     x.p.k[(j * 2 + h) * 24 + c] = x.p.v[(j * 2 + h) * 24 + c] = (double)test_nan();
+            for (int64_t j = 0; j < 256 && has_copy; j++)        /* codes that were not */
+                if (j < m.from || j >= m.to || !m.scored[j]) spoil_code(&x, h, j);
         }
         ref_write(&x.p);
         if (!near) same(&want, bits_of(&x, &o), "keys that were not visited");
@@ -910,9 +1021,9 @@ static void refusals(void) {
    its own, so that a sanitizer sees. */
 static void overwritten(void) {
     static const int64_t draws[] = {SANTA_NONE, 16};
-    for (int way = 0; way < 4; way++) {
+    for (int way = 0; way < 6; way++) {
         shape as = shape_make(4, 2, 200, 16, 9);
-        santa_options o = drawn(draws[way % 2], 3);
+        santa_options o = way < 4 ? drawn(draws[way % 2], 3) : by_copy(16, way == 4 ? 3 : SANTA_NONE);
         santa_stats stats;
         routed x;
         build(&x, &as);
@@ -920,9 +1031,10 @@ static void overwritten(void) {
         int32_t *ints = (int32_t *)x.memory[5];
         const int64_t first = 16 + 2 * (x.r.num_buckets + 1);        /* where the keys of KV head 0 begin */
         for (int64_t i = 0; i < 200 / SANTA_BLOCK * SANTA_BLOCK; i++)
-            ints[first + i] = way < 2 ? INT32_MAX - 1 : -5;
+            ints[first + i] = way < 2 || way == 4 ? INT32_MAX - 1 : -5;
         o.saap.local_tokens = o.saap.sink_tokens = SANTA_NONE;
         if (way % 2 == 0) x.p.a.std_error = NULL;
+        if (way >= 4 && !give_copy(&x, 4)) { release(&x); return; }
         const size_t bytes = santa_workspace_size(&x.p.a, &o);
         void *work = test_alloc(bytes);
         CHECK_STATUS(santa_decode(&x.p.a, &o, work, bytes, &stats), SANTA_OK);
@@ -943,8 +1055,10 @@ const test_case suite_saap[] = {
     {"chances of the keys", chances},
     {"unbiased sums, consistent quotient, std_error", estimates},
     {"random problems against the model", random_problems},
+    {"random problems with a copy of K", random_copies},
     {"threads, items, pages, layouts, batches", same_bits},
     {"what is not visited", poison},
+    {"a copy without a number", bad_copy},
     {"refusals", refusals},
     {"an index that was overwritten", overwritten},
     {0, 0}
