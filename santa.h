@@ -8315,7 +8315,8 @@ static void santa__chances(const santa__job *j, const float *share, int64_t stri
     } while (more);
     if (scan) scan->lambda = lambda;
     for (c = 0; c < n; c++)
-        bucket[c].size = bucket[c].use == SANTA__DRAW_FROM ? (float)(lambda * (double)bucket[c].size) : 1.0f;
+        bucket[c].size = bucket[c].use == SANTA__DRAW_FROM ? (float)(lambda * (double)bucket[c].size)
+                                                           : 1.0f;
 }
 
 /* Whether an index that something else wrote to cannot lead out of the cache. */

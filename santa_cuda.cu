@@ -228,7 +228,22 @@ struct list_pieces { int count, keys; };
 /* What a query row reads of a KV head's keys, for stats; the last two in millionths. */
 struct routed_row {
     int keys, far, whole, drawn, segments, has_far;
+    int copied, redone;                             /* keys scored by a copy of K; it had no number */
     i64 imbalance, largest;
+};
+
+/* SANTA_SAAP with a copy of K, see >>scan-kernel. The scanned keys are those of the buckets that
+   the router chose; in their block they have the first slots, in order. */
+struct scan_params {
+    int stage;                                      /* of k_route: 0 without a copy; 1, 2 before, behind */
+    unsigned *use;                                  /* [batch, kv_heads, words]: a bit for each bucket */
+    int *bad;                                       /* [batch, kv_heads] */
+    float *share;                                   /* [batch, heads]: of the scanned buckets */
+    float *scores;                                  /* [batch, heads, blocks, 64]: base 2; then sizes */
+    float2 *sums;                                   /* [batch, heads, blocks]: max, sum of 2^(x - max) */
+    float2 *sizes;                                  /* [batch, kv_heads, blocks]: sum, largest */
+    unsigned char *keys;                            /* [batch, kv_heads, blocks, 64]: in a block */
+    unsigned char *counts;                          /* [batch, kv_heads, blocks] */
 };
 
 /* A head's mass over all ranks, relative to 2^m: what the ranks before this one hold, and those
@@ -450,6 +465,7 @@ struct params {
             bucket_span *spans;                     /* [batch, kv_heads, buckets], if not shared memory */
             float2 *logit_parts;                    /* [batch, heads, logit_tiles]: max, sum of exp */
             int logit_tiles;
+            scan_params scan;
         };
         step_params step;
         joint_params joint;
@@ -978,7 +994,17 @@ struct index_memory {
 };
 
 enum { ROUTE_THREADS = 1024, ROUTE_SPANS = 1024, ROUTE_HEADS = 4, ROUTE_PIECES = 256 };
-struct route_memory {
+enum { SCAN_THREADS = 256, SCAN_BLOCKS = 4 };       /* blocks of a warp of k_scan, about */
+struct copied_keys_memory {
+    alignas(16) signed char q[2][PASS_HEADS][PROXY_DIM];
+    float unit[PASS_HEADS], middle[PASS_HEADS];
+    unsigned use[65536 / 32];                       /* buckets that are scanned */
+    unsigned char key[SCAN_THREADS / 32][BLOCK];
+};
+enum { SCAN_HEADS = 1024 };                         /* of a group, at most */
+struct copied_sizes_memory { float2 head[SCAN_HEADS]; };                /* max, factor */
+
+template <bool SCANS> struct route_memory {
     bucket_span span[ROUTE_SPANS];
     double teeth[ROUTE_THREADS], scratch[2][32];
     u64 rows[32];
@@ -988,6 +1014,7 @@ struct route_memory {
     alignas(16) int bins[4][256];
     float2 head[ROUTE_HEADS];
     int drawn;
+    double scanned[SCANS ? ROUTE_THREADS : 1];      /* teeth of the blocks of a copy of K */
 };
 
 /* A host compiler alone, with the runtime of test/cuda/standin, takes this file without its
@@ -1088,7 +1115,11 @@ void k_nearest_plain(const params p) {
     standin_kernel(256, sizeof(plain_nearest_memory), (size_t)plain_nearest_bytes(p.product.size));
 }
 void k_index(const params) { standin_kernel(32 * INDEX_WARPS, sizeof(index_memory), 0); }
-void k_route(const params) { standin_kernel(ROUTE_THREADS, sizeof(route_memory), 0); }
+void k_scan(const params) { standin_kernel(SCAN_THREADS, sizeof(copied_keys_memory), 0); }
+void k_scan_sizes(const params) { standin_kernel(SCAN_THREADS, sizeof(copied_sizes_memory), 0); }
+template <bool SCANS> void k_route(const params) {
+    standin_kernel(ROUTE_THREADS, sizeof(route_memory<SCANS>), 0);
+}
 void k_route_error(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
 void k_route_mass(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
 void k_route_stats(const params) { standin_kernel(256, 0, 0); }
@@ -1743,10 +1774,17 @@ __device__ __forceinline__ list_range far_keys_of(const params &p, const key_ind
     const int from = begin + min(p.sink_tokens, end - begin);
     return { from, max(min(end - min(p.local_tokens, end), x.header[I_SORTED]) / BLOCK * BLOCK, from) };
 }
+/* With a copy of K they are keys that it holds. */
+__device__ __forceinline__ list_range copied_far_keys_of(const params &p, const key_index &x, int b,
+                                                         int begin, int end) {
+    const list_range r = far_keys_of(p, x, begin, end);
+    const int to = p.proxy_lens ? min(r.from, max(p.proxy_lens[b], 0) / BLOCK * BLOCK) : r.from;
+    return { r.to, max(to, r.to) };
+}
 __device__ __forceinline__ list_range far_keys(const params &p, int b, int kv, int begin, int end) {
     key_index x;
     if (!find_index(p, b, kv, x) || !has_header(p, x)) return { begin, end };
-    return far_keys_of(p, x, begin, end);
+    return p.scan.stage ? copied_far_keys_of(p, x, b, begin, end) : far_keys_of(p, x, begin, end);
 }
 
 /* -------------------------------------------------------------------------------- >>scoring */
@@ -8421,6 +8459,69 @@ __device__ __forceinline__ void exchange(unsigned &a, unsigned &b, bool now) {
     a = x;
 }
 
+/* Of query head `warp`, whose feature lane + 32 i is raw[i]: scaled, rotated, and in two parts of
+   8 bits. unit: what the first part is to be multiplied with, in base 2 where nothing else
+   follows; middle: unit times the codes' middle times the sum of the first part. G: as in
+   k_proxy_scores. */
+template <int PIECES, int G>
+__device__ __forceinline__ void rotate_query(const params &p, const unsigned (&raw)[PIECES], int heads,
+                                             bool extra, signed char (*q)[PASS_HEADS][PROXY_DIM],
+                                             float *unit_of, float *middle_of) {
+    const int lane = threadIdx.x & 31, warp = this_warp();
+    float x[PIECES], top = 0.0f;
+    const int piece = p.piece;
+    bool good = true;
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) {
+        x[i] = p.q_type == SANTA_F32 ? __uint_as_float(raw[i])
+             : p.q_type == SANTA_F16 ? __half2float(__ushort_as_half((unsigned short)raw[i]))
+                                     : __uint_as_float(raw[i] << 16);
+        x[i] = lane + 32 * i < p.d && warp < heads ? __fmul_rn(x[i], p.scale) : 0.0f;
+        x[i] = __uint_as_float(__float_as_uint(x[i]) ^ (p.signs[i] >> lane & 1u) << 31);
+    }
+    for (int o = 1; o < 32 && o < piece; o *= 2)
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+            const float y = __shfl_xor_sync(FULL, x[i], o);
+            x[i] = lane & o ? __fsub_rn(y, x[i]) : __fadd_rn(x[i], y);
+        }
+#pragma unroll
+    for (int o = 1; o < PIECES; o *= 2)
+        if (32 * o < piece)
+#pragma unroll
+            for (int i = 0; i < PIECES; i++) if (!(i & o)) butterfly(x[i], x[i + o]);
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) {
+        x[i] = __fmul_rn(x[i], p.norm);
+        good &= is_finite(x[i]);
+        top = fmaxf(top, fabsf(x[i]));
+    }
+#pragma unroll
+    for (int o = 16; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(FULL, top, o));
+    const float t = __all_sync(FULL, good) ? top / 127.0f : __int_as_float(0x7fc00000);
+    /* where q is next to nothing all codes are 0 */
+    const float inverse = t > 1e-30f ? 1.0f / t : 0.0f;
+    int sum = 0;
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) {
+        if (!G && 32 * i > p.copy.features) break;       /* a group more: zeros */
+        const float rough = x[i] * inverse,     /* then x / t, rounded as a division does */
+                    share = fmaf(fmaf(-rough, t, x[i]), inverse, rough);
+        const float coarse = fminf(floorf(share + 0.5f), 127.0f);
+        const float fine = fminf(fmaxf(rintf((x[i] - t * coarse) * (254.0f * inverse)), -127.0f),
+                                 127.0f);
+        sum += (int)coarse;
+        q[0][warp][lane + 32 * i] = (signed char)(int)coarse;
+        q[1][warp][lane + 32 * i] = (signed char)(int)fine;
+    }
+    sum = __reduce_add_sync(FULL, sum);
+    if (lane == 0) {
+        const float unit = t * (extra ? 1.0f : LOG2E);
+        unit_of[warp] = unit;
+        middle_of[warp] = unit * (p.copy.bits == 4 ? 7.5f : 1.5f) * (float)sum;
+    }
+}
+
 /* Scores of 64 keys for up to 8 query heads from the copy of K: codes of u8 against q in 8
    bits. A warp streams its blocks through a ring in shared memory, each block by one bulk copy
    (pages of 16 or 32 keys: by four or two). Row r of the M side holds keys 8 r + (i ^ r), i = 0
@@ -8519,60 +8620,7 @@ k_proxy_scores(const __grid_constant__ params p) {
     };
 
     const bool extra = p.soft_cap > 0.0f || p.slopes;
-    {
-        float x[PIECES], top = 0.0f;
-        const int piece = p.piece;
-        bool good = true;
-#pragma unroll
-        for (int i = 0; i < PIECES; i++) {
-            x[i] = p.q_type == SANTA_F32 ? __uint_as_float(raw[i])
-                 : p.q_type == SANTA_F16 ? __half2float(__ushort_as_half((unsigned short)raw[i]))
-                                         : __uint_as_float(raw[i] << 16);
-            x[i] = lane + 32 * i < p.d && warp < heads ? __fmul_rn(x[i], p.scale) : 0.0f;
-            x[i] = __uint_as_float(__float_as_uint(x[i]) ^ (p.signs[i] >> lane & 1u) << 31);
-        }
-        for (int o = 1; o < 32 && o < piece; o *= 2)
-#pragma unroll
-            for (int i = 0; i < PIECES; i++) {
-                const float y = __shfl_xor_sync(FULL, x[i], o);
-                x[i] = lane & o ? __fsub_rn(y, x[i]) : __fadd_rn(x[i], y);
-            }
-#pragma unroll
-        for (int o = 1; o < PIECES; o *= 2)
-            if (32 * o < piece)
-#pragma unroll
-                for (int i = 0; i < PIECES; i++) if (!(i & o)) butterfly(x[i], x[i + o]);
-#pragma unroll
-        for (int i = 0; i < PIECES; i++) {
-            x[i] = __fmul_rn(x[i], p.norm);
-            good &= is_finite(x[i]);
-            top = fmaxf(top, fabsf(x[i]));
-        }
-#pragma unroll
-        for (int o = 16; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(FULL, top, o));
-        const float t = __all_sync(FULL, good) ? top / 127.0f : __int_as_float(0x7fc00000);
-        /* where q is next to nothing all codes are 0 */
-        const float inverse = t > 1e-30f ? 1.0f / t : 0.0f;
-        int sum = 0;
-#pragma unroll
-        for (int i = 0; i < PIECES; i++) {
-            if (!G && 32 * i > p.copy.features) break;       /* a group more: zeros */
-            const float rough = x[i] * inverse,     /* then x / t, rounded as a division does */
-                        share = fmaf(fmaf(-rough, t, x[i]), inverse, rough);
-            const float coarse = fminf(floorf(share + 0.5f), 127.0f);
-            const float fine = fminf(fmaxf(rintf((x[i] - t * coarse) * (254.0f * inverse)), -127.0f),
-                                     127.0f);
-            sum += (int)coarse;
-            s.q[0][warp][lane + 32 * i] = (signed char)(int)coarse;
-            s.q[1][warp][lane + 32 * i] = (signed char)(int)fine;
-        }
-        sum = __reduce_add_sync(FULL, sum);
-        if (lane == 0) {
-            const float unit = t * (extra ? 1.0f : LOG2E);
-            s.unit[warp] = unit;
-            s.middle[warp] = unit * (p.copy.bits == 4 ? 7.5f : 1.5f) * (float)sum;
-        }
-    }
+    rotate_query<PIECES, G>(p, raw, heads, extra, s.q, s.unit, s.middle);
     /* only now: behind the ring's bytes the query's code and parameters would wait, behind
        those of the next kernel the ring's */
     int ahead = first + warp;
@@ -14974,6 +15022,282 @@ __global__ void __launch_bounds__(32 * INDEX_WARPS) k_index(const __grid_constan
     }
 }
 
+/* ---------------------------------------------------------------------------- >>scan-kernel */
+
+/* SANTA_SAAP with a copy of K. Between two launches of k_route, which say what buckets are
+   scanned and draw: scores of their keys, then sizes, as santa__scan_blocks and
+   santa__scan_sizes of santa.h have them. */
+
+/* Scores of the scanned keys for up to 8 query heads. A warp has a block of 64 keys at a time:
+   which of them are scanned by the buckets they are in, then the centre's products, then four
+   lanes a key, each with every fourth chunk of its codes.
+   Grid: (CTAs, KV head and slice, batch), 256 threads; a CTA's warps take every gridDim.x * 8th
+   block.
+   Reads 2 bytes for each far key, of the copy the lines with scanned ones; writes 4 bytes for
+   each of these and each head. It should run at the speed of reading the lines.
+   Barrier: for q, which warp h rotates for head h. */
+__global__ void __launch_bounds__(SCAN_THREADS) k_scan(const __grid_constant__ params p) {
+    enum { PIECES = PROXY_DIM / 32, WARPS = SCAN_THREADS / 32, KEYS = 2 };   /* of 4 lanes at a time */
+    SHARED(s, copied_keys_memory);
+    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), r = lane >> 2, c = lane & 3;
+    const int b = blockIdx.z, kv = (int)blockIdx.y / p.slices, slice = (int)blockIdx.y - kv * p.slices;
+    const int head = kv * p.group + slice * PASS_HEADS,
+              heads = min(p.group - slice * PASS_HEADS, (int)PASS_HEADS);
+    const i64 item = (i64)b * p.kv_heads + kv;
+    const bool extra = p.soft_cap > 0.0f || p.slopes;
+    {
+        unsigned raw[PIECES];
+        const char *q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
+                      + (head + min(warp, heads - 1)) * p.q_stride[2];
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+            const char *at = q + min(lane + 32 * i, p.d - 1) * p.q_stride[3];
+            raw[i] = p.q_type == SANTA_F32 ? *(const unsigned *)at : *(const unsigned short *)at;
+        }
+        rotate_query<PIECES, 0>(p, raw, heads, extra, s.q, s.unit, s.middle);
+    }
+    launch_dependents();
+    wait_for_previous();
+    key_index index;
+    int begin, end, position;
+    const bool bad = p.scan.bad[item] != 0 || !find_index(p, b, kv, index);
+    key_range(p, b, begin, end, position);
+    const int words = (p.buckets + 31) / 32;
+#pragma unroll 1
+    for (int i = tid; i < words; i += SCAN_THREADS) s.use[i] = p.scan.use[item * words + i];
+    __syncthreads();
+    if (bad) return;
+    const list_range range = copied_far_keys_of(p, index, b, begin, end);
+    const int from = range.to, to = range.from, step = (int)gridDim.x * WARPS, keys = p.copy.keys;
+    /* of the two heads, c and c + 4, whose sums end in this lane */
+    float unit[2], middle[2], slope[2];
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const int h = min(c + 4 * e, heads - 1);
+        unit[e] = s.unit[h];
+        middle[e] = s.middle[h];
+        slope[e] = p.slopes ? p.slopes[head + h] : 0.0f;
+    }
+    const int pieces = p.copy.bits == 4 ? 2 : 4, mask = p.copy.bits == 4 ? 0x0f0f0f0f : 0x03030303;
+    const i64 row = (i64)b * p.heads + head;
+    unsigned next = 0;
+    const auto load = [&](int block) {              /* the buckets of keys 2 lane and 2 lane + 1 */
+        if (block * BLOCK < to) next = ((const unsigned *)(index.bucket + block * BLOCK))[lane];
+    };
+    const int first = from / BLOCK + (int)blockIdx.x * WARPS + warp;
+    load(first);
+#pragma unroll 1
+    for (int block = first; block * BLOCK < to; block += step) {
+        const unsigned both = next;
+        load(block + step);
+        bool is_in[2];
+        unsigned votes[2];
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int id = (int)(both >> 16 * e & 0xffffu), j = block * BLOCK + 2 * lane + e;
+            is_in[e] = id < p.buckets && j >= from && j < to && (s.use[id >> 5] >> (id & 31) & 1u);
+            votes[e] = __ballot_sync(FULL, is_in[e]);
+        }
+        const unsigned below = (1u << lane) - 1;
+        const int at = __popc(votes[0] & below) + __popc(votes[1] & below),
+                  count = __popc(votes[0]) + __popc(votes[1]);
+        if (is_in[0]) s.key[warp][at] = (unsigned char)(2 * lane);
+        if (is_in[1]) s.key[warp][at + is_in[0]] = (unsigned char)(2 * lane + 1);
+        __syncwarp();
+        if (slice == 0) {
+            const i64 place = item * p.blocks + block;
+            if (lane == 0) p.scan.counts[place] = (unsigned char)count;
+            ((unsigned short *)(p.scan.keys + place * BLOCK))[lane] =
+                ((const unsigned short *)s.key[warp])[lane];
+        }
+        float top[2] = { MASKED, MASKED }, sum[2] = { 0.0f, 0.0f };
+        int done = 0;
+#pragma unroll 1
+        for (int part = 0; part < BLOCK && done < count; part += keys) {
+            /* those of one of the copy's blocks */
+            const unsigned upto = part + keys == BLOCK ? FULL : (1u << (part + keys) / 2) - 1;
+            const int last = __popc(votes[0] & upto) + __popc(votes[1] & upto);
+            if (last == done) continue;
+            const char *const here = copied_block(p, b, kv, block * BLOCK + part);
+            float centre[2] = { 0.0f, 0.0f }, scale = 0.0f;
+            if (here) {
+                scale = *(const float *)(here + p.copy.scale);
+#pragma unroll 1
+                for (int h = 0; h < heads; h++) {
+                    int coarse = 0, fine = 0;
+#pragma unroll 1
+                    for (int f = 4 * lane; f < p.copy.features; f += 128) {
+                        const int y = *(const int *)(here + p.copy.centre + f);
+                        coarse = __dp4a(y, *(const int *)(s.q[0][h] + f), coarse);
+                        fine = __dp4a(y, *(const int *)(s.q[1][h] + f), fine);
+                    }
+                    coarse = __reduce_add_sync(FULL, coarse);
+                    fine = __reduce_add_sync(FULL, fine);
+                    const float x = (float)coarse + (float)fine * (1.0f / 254.0f);
+                    if (c == (h & 3)) centre[h >> 2] = x * scale;
+                }
+            }
+#pragma unroll 1
+            for (; done < last; done += 8 * KEYS) {
+                int acc[KEYS][PASS_HEADS] = {};
+                unsigned short gains[KEYS];
+                int key[KEYS];
+#pragma unroll
+                for (int u = 0; u < KEYS; u++) {
+                    key[u] = s.key[warp][min(done + 8 * u + r, last - 1)];
+                    const int at_gain = p.copy.gains + 2 * (key[u] - part);
+                    gains[u] = here ? *(const unsigned short *)(here + at_gain) : (unsigned short)0;
+                }
+#pragma unroll 1
+                for (int chunk = c; chunk < p.copy.chunks && here; chunk += 4) {
+                    uint4 w[KEYS];
+#pragma unroll
+                    for (int u = 0; u < KEYS; u++)
+                        w[u] = *(const uint4 *)(here + 16 * (chunk << p.copy.shift | (key[u] - part)));
+#pragma unroll 1
+                    for (int i = 0; i < pieces; i++) {
+#pragma unroll
+                        for (int h = 0; h < PASS_HEADS; h++) {
+                            if (h >= heads) break;
+                            const int4 y = *(const int4 *)(s.q[0][h] + 16 * (pieces * chunk + i));
+#pragma unroll
+                            for (int u = 0; u < KEYS; u++) {
+                                acc[u][h] = __dp4a((int)w[u].x & mask, y.x, acc[u][h]);
+                                acc[u][h] = __dp4a((int)w[u].y & mask, y.y, acc[u][h]);
+                                acc[u][h] = __dp4a((int)w[u].z & mask, y.z, acc[u][h]);
+                                acc[u][h] = __dp4a((int)w[u].w & mask, y.w, acc[u][h]);
+                            }
+                        }
+#pragma unroll
+                        for (int u = 0; u < KEYS; u++) {
+                            w[u].x >>= p.copy.bits; w[u].y >>= p.copy.bits;
+                            w[u].z >>= p.copy.bits; w[u].w >>= p.copy.bits;
+                        }
+                    }
+                }
+#pragma unroll
+                for (int u = 0; u < KEYS; u++) {
+#pragma unroll
+                    for (int h = 0; h < PASS_HEADS; h++) {
+                        if (h >= heads) break;
+                        acc[u][h] += __shfl_xor_sync(FULL, acc[u][h], 1);
+                        acc[u][h] += __shfl_xor_sync(FULL, acc[u][h], 2);
+                    }
+                    const int slot = done + 8 * u + r;
+                    const float gain = __half2float(__ushort_as_half(gains[u]));
+#pragma unroll
+                    for (int e = 0; e < 2; e++) {
+                        int own = acc[u][4 * e];
+#pragma unroll
+                        for (int i = 1; i < 4; i++) own = c == i ? acc[u][4 * e + i] : own;
+                        float x = gain * ((float)own * unit[e] - middle[e]) + unit[e] * centre[e];
+                        if (extra) {
+                            if (p.soft_cap > 0.0f) x = cap_score(x, p.soft_cap);
+                            x = (x + slope[e] * (float)(block * BLOCK + key[u] - position)) * LOG2E;
+                        }
+                        if (!here || !(x < INFINITY)) x = __int_as_float(0x7fc00000);
+                        if (x < MASK_LIMIT) x = MASKED;
+                        if (slot >= last || c + 4 * e >= heads) continue;
+                        p.scan.scores[((row + c + 4 * e) * p.blocks + block) * BLOCK + slot] = x;
+                        const float high = max_or_nan(top[e], x);
+                        if (x != MASKED) {
+                            sum[e] = sum[e] * pow2(top[e] - high) + pow2(x - high);
+                            top[e] = high;
+                        }
+                    }
+                }
+            }
+            done = last;
+        }
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            float high = top[e];
+#pragma unroll
+            for (int o = 4; o < 32; o <<= 1) high = max_or_nan(high, __shfl_xor_sync(FULL, high, o));
+            sum[e] = high == MASKED ? 0.0f : sum[e] * pow2(top[e] - high);
+#pragma unroll
+            for (int o = 4; o < 32; o <<= 1) sum[e] += __shfl_xor_sync(FULL, sum[e], o);
+            if (r == 0 && c + 4 * e < heads)
+                p.scan.sums[(row + c + 4 * e) * p.blocks + block] = make_float2(high, sum[e]);
+        }
+        __syncwarp();                               /* all lanes are through with the keys */
+    }
+}
+
+/* Sizes of the scanned keys, in the place of their first head's scores: the largest of the
+   heads' shares, each head's in units of what the router gives to its scanned buckets.
+   Grid: (CTAs, KV head, batch), 256 threads; a warp takes every gridDim.x * 8th block.
+   Each CTA reads the sums of all blocks, then the scores. It is short; latency counts.
+   Barrier: for the heads' masses. */
+__global__ void __launch_bounds__(SCAN_THREADS) k_scan_sizes(const __grid_constant__ params p) {
+    SHARED(s, copied_sizes_memory);
+    const int lane = threadIdx.x & 31, warp = this_warp(), kv = blockIdx.y, b = blockIdx.z;
+    const i64 item = (i64)b * p.kv_heads + kv, row = (i64)b * p.heads + kv * p.group;
+    launch_dependents();
+    wait_for_previous();
+    key_index index;
+    int begin, end, position;
+    if (p.scan.bad[item] || !find_index(p, b, kv, index)) return;
+    key_range(p, b, begin, end, position);
+    const list_range range = copied_far_keys_of(p, index, b, begin, end);
+    const int first = range.to / BLOCK, last = (range.from + BLOCK - 1) / BLOCK;
+    if (range.from <= range.to) return;
+    bool bad = false;
+#pragma unroll 1
+    for (int h = warp; h < p.group; h += SCAN_THREADS / 32) {
+        const float2 *const sums = p.scan.sums + (row + h) * p.blocks;
+        float top = MASKED, high, sum = 0.0f;
+#pragma unroll 4
+        for (int i = first + lane; i < last; i += 32) top = max_or_nan(top, sums[i].x);
+        high = top;
+#pragma unroll
+        for (int o = 16; o; o >>= 1) high = max_or_nan(high, __shfl_xor_sync(FULL, high, o));
+#pragma unroll 4
+        for (int i = first + lane; i < last; i += 32) {
+            const float2 x = sums[i];
+            sum += x.x == MASKED ? 0.0f : x.y * pow2(x.x - high);
+        }
+#pragma unroll
+        for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
+        /* a NaN stays one */
+        if (lane == 0) s.head[h] = make_float2(high, sum == 0.0f ? 0.0f : p.scan.share[row + h] / sum);
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int h = lane; h < p.group; h += 32) bad |= !(fabsf(s.head[h].y) <= FLT_MAX);
+    bad = __any_sync(FULL, bad);
+#pragma unroll 1
+    for (int block = first + (int)blockIdx.x * (SCAN_THREADS / 32) + warp; block < last;
+         block += (int)gridDim.x * (SCAN_THREADS / 32)) {
+        const int count = p.scan.counts[item * p.blocks + block];
+        float *const scores = p.scan.scores + (row * p.blocks + block) * BLOCK;
+        float sum = 0.0f, top = 0.0f;
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int slot = lane + 32 * e;
+            float size = 0.0f;
+            if (slot < count) {
+#pragma unroll 4
+                for (int h = 0; h < p.group; h++) {
+                    const float x = scores[(i64)h * p.blocks * BLOCK + slot];
+                    if (x != MASKED) size = fmaxf(size, pow2(x - s.head[h].x) * s.head[h].y);
+                }
+                scores[slot] = size;
+            }
+            sum += size;
+            top = fmaxf(top, size);
+        }
+#pragma unroll
+        for (int o = 16; o; o >>= 1) {
+            sum += __shfl_xor_sync(FULL, sum, o);
+            top = fmaxf(top, __shfl_xor_sync(FULL, top, o));
+        }
+        if (lane == 0)
+            p.scan.sizes[item * p.blocks + block] =
+                make_float2(bad ? __int_as_float(0x7fc00000) : sum, top);
+    }
+}
+
 /* -------------------------------------------------------------------------- >>route-kernel */
 
 /* Inclusive scan over the CTA's threads in a fixed order; *total gets the sum. scratch: one for
@@ -14999,6 +15323,30 @@ __device__ __noinline__ T scan_once(T x, T *scratch, T *total) {
     return warp ? before + x : x;
 }
 
+/* A scanned key of size x has the chance lambda (even + rate x), and 1 where bound (even + rate
+   x) is at least that. */
+struct scan_odds { double even, rate, bound; };
+
+/* How many of a block's scanned keys are sure; the odds of the others join *open. all: the sum
+   of their sizes, the largest. */
+__device__ __noinline__ int sure_of_block(scan_odds x, int count, float2 all, const float *size,
+                                          double *open) {
+    double sum = 0.0;
+    int sure = 0;
+    if (!count) return 0;
+    if (x.bound * (x.even + x.rate * (double)all.y) < 1.0) {
+        *open += (double)count * x.even + x.rate * (double)all.x;
+        return 0;
+    }
+#pragma unroll 1
+    for (int k = 0; k < count; k++) {
+        const double odds = x.even + x.rate * (double)size[k];
+        if (x.bound * odds >= 1.0) sure++; else sum += odds;
+    }
+    *open += sum;
+    return sure;
+}
+
 /* What a query row reads of a KV head's keys, for k_list: the far keys of the buckets with the
    largest shares, as pieces, and keys drawn from the others. It is santa__route_row of santa.h.
    Grid: (KV head, batch), 1024 threads; a thread owns neighbouring buckets.
@@ -15008,16 +15356,20 @@ __device__ __noinline__ T scan_once(T x, T *scratch, T *total) {
      probe      the num_probes largest sums, by the digits of their bits
      chances    of the other keys, which add up to the draws
      list       the buckets that are read; then a thread for each tooth of the comb
+   SCANS, with a copy of K, twice: up to the probe, whose buckets are scanned then, and behind the scan,
+   with the scanned keys among those that are drawn from.
    Reads: 4 bytes of each bucket, 4 bytes for each of a group's logits, 2 bytes for each key
    that is not far. Latency counts.
    Barriers: between these steps, and in each scan. */
+template <bool SCANS>
 __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__ params p) {
     enum { THREADS = ROUTE_THREADS, WARPS = THREADS / 32 };
-    SHARED(s, route_memory);
+    SHARED(s, route_memory<SCANS>);
     const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), kv = blockIdx.x, b = blockIdx.y;
     const int buckets = p.buckets, several = (buckets + THREADS - 1) / THREADS;
     const i64 item = (i64)b * p.kv_heads + kv;
     bucket_span *const span = p.spans ? p.spans + item * buckets : s.span;
+    const int stage = SCANS ? p.scan.stage : 0;
     const int own = min(tid * several, buckets), own_end = min(own + several, buckets);
     const auto each = [&](auto f) {
 #pragma unroll 1
@@ -15028,18 +15380,20 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     launch_dependents();
     key_range(p, b, begin, end, position);
     bool bad = !find_index(p, b, kv, x);
-    if (!bad) {                                     /* on their way beside the header, if it has all keys */
+    if (!bad && stage < 2) {                        /* on their way beside the header, if it has all keys */
         const i64 behind = max(end - min(p.local_tokens, end) - BLOCK, 0);
         for (i64 j = behind / BLOCK * BLOCK + BLOCK * tid; j < end; j += BLOCK * THREADS)
             prefetch((const char *)(x.bucket + j));
     }
     bad = bad || !has_header(p, x);
-    const list_range range = bad ? list_range{ begin, begin } : far_keys_of(p, x, begin, end);
+    const list_range range = bad   ? list_range{ begin, begin }
+                           : stage ? copied_far_keys_of(p, x, b, begin, end)
+                                   : far_keys_of(p, x, begin, end);
     const int from = range.to, to = range.from, sorted = bad ? 0 : x.header[I_SORTED];
 #pragma unroll 1
     for (int i = tid; i < 4 * 256; i += THREADS) s.bins[i / 256][i % 256] = 0;
     if (tid == 0) s.drawn = 0;
-    if (!bad) {
+    if (!bad && stage < 2) {
 #pragma unroll 1
         for (int i = tid; i < buckets; i += THREADS) span[i] = { 0, 0, 0.0f, 0.0f };
         __syncthreads();
@@ -15074,9 +15428,10 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     const bool some = to > from;                    /* the same for all threads */
     if (tid < 2) prefetch(tid ? (const char *)logits : (const char *)(p.piece_table + item * buckets));
     wait_for_previous();
-    if (!some) bad = __syncthreads_or(bad);
+    if (stage == 2) bad = p.scan.bad[item] != 0;
+    if (!some || stage == 2) bad = __syncthreads_or(bad);
 #pragma unroll 1
-    for (int g0 = 0; some && g0 < p.group; g0 += ROUTE_HEADS) {
+    for (int g0 = 0; some && stage < 2 && g0 < p.group; g0 += ROUTE_HEADS) {
         const int heads = min(p.group - g0, (int)ROUTE_HEADS);
         float y[ROUTE_HEADS];                       /* of the thread's first bucket, on their way */
 #pragma unroll
@@ -15120,11 +15475,14 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         if (g0 + ROUTE_HEADS < p.group) __syncthreads();
     }
 
-    /* a bucket that is read whole gets the chance READ */
-    const float READ = 2.0f;
+    /* a bucket that is read whole gets the chance READ, one whose keys are scanned SCANNED */
+    const float READ = 2.0f, SCANNED = 3.0f;
     const bool routes = some && !bad;
+    const auto is_open = [&](const bucket_span &y) {
+        return y.count && y.sum != READ && (!SCANS || y.sum != SCANNED);
+    };
     const auto bits_of = [&](const bucket_span &y) { return y.count ? __float_as_uint(y.sum) + 1 : 0u; };
-    if (routes) {
+    if (routes && stage < 2) {
         /* those with digits above prefix, and `want` of those with the same ones */
         unsigned prefix = 0, mask = 0;
         int want = p.num_probes, shift = 24;
@@ -15179,52 +15537,143 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
             const unsigned bits = bits_of(y), digits = bits & mask;
             const bool is_read = !none && bits
                               && (digits > prefix || (digits == prefix && (all || before++ < want)));
-            y.sum = is_read ? READ : 0.0f;
+            y.sum = !is_read ? 0.0f : stage ? SCANNED : READ;
         });
     }
+    if (stage == 1) {
+        __syncthreads();
+        const int words = (buckets + 31) / 32;
+#pragma unroll 1
+        for (int i = tid; i < words; i += THREADS) {
+            unsigned use = 0;
+#pragma unroll 1
+            for (int k = 0; routes && k < min(32, buckets - 32 * i); k++)
+                use |= (unsigned)(span[32 * i + k].sum == SCANNED) << k;
+            p.scan.use[item * words + i] = use;
+        }
+        if (tid == 0) p.scan.bad[item] = bad;
+#pragma unroll 1
+        for (int h = warp; routes && h < p.group; h += WARPS) {       /* a head's share in them */
+            const i64 row = (i64)b * p.heads + kv * p.group + h;
+            const float2 *const part = p.logit_parts + row * p.logit_tiles;
+            const float *const logit = logits + (i64)h * buckets;
+            float top = -INFINITY, all = 0.0f, mine = 0.0f;
+#pragma unroll 1
+            for (int i = lane; i < p.logit_tiles; i += 32) top = fmaxf(top, part[i].x);
+#pragma unroll
+            for (int o = 16; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(FULL, top, o));
+#pragma unroll 1
+            for (int i = lane; i < p.logit_tiles; i += 32)
+                all += part[i].y * pow2((part[i].x - top) * LOG2E);
+#pragma unroll 4
+            for (int i = lane; i < buckets; i += 32)
+                mine += span[i].sum == SCANNED ? pow2((logit[i] - top) * LOG2E) : 0.0f;
+#pragma unroll
+            for (int o = 16; o; o >>= 1) {
+                all += __shfl_xor_sync(FULL, all, o);
+                mine += __shfl_xor_sync(FULL, mine, o);
+            }
+            if (lane == 0) p.scan.share[row] = mine / all;
+        }
+        return;
+    }
+    /* the blocks of the copy: a thread owns neighbouring ones */
+    const int first_block = from / BLOCK, blocks = routes && stage ? (to - 1) / BLOCK + 1 - first_block : 0,
+              few = (blocks + THREADS - 1) / THREADS, own_block = min(tid * few, blocks),
+              own_block_end = min(own_block + few, blocks);
+    const i64 block0 = item * p.blocks + first_block;
+    const float *const sizes = stage ? p.scan.scores + (((i64)b * p.heads + kv * p.group) * p.blocks
+                                                        + first_block) * BLOCK : nullptr;
+    double scan_even = 0.0, scan_rate = 0.0, bound = 0.0, scan_lambda = 0.0, scan_teeth = 0.0;
+    int copied = 0;
+    bool redone = false;
+    const auto sure_in = [&](int i, double &open) {
+        const scan_odds x = { scan_even, scan_rate, bound };
+        return sure_of_block(x, p.scan.counts[block0 + i], p.scan.sizes[block0 + i],
+                             sizes + (i64)i * BLOCK, &open);
+    };
 
     if (routes && p.samples) {
         double mass = 0.0, keys = 0.0, left = p.samples, lambda = 0.0, sum;
         each([&](int, bucket_span &y) {
-            if (y.sum != READ && y.count) {
+            if (is_open(y)) {
                 mass += (double)y.top;
                 keys += (double)y.count;
             }
         });
+#pragma unroll 1
+        for (int i = own_block; i < own_block_end; i++) {
+            const int count = p.scan.counts[block0 + i];
+            const float size = count ? p.scan.sizes[block0 + i].x : 0.0f;
+            redone |= size != size;
+            mass += (double)size;
+            copied += count;
+        }
+        keys += (double)copied;
         scan_once<double, WARPS>(mass, s.scratch[0], &sum);
         mass = sum;
         scan_once<double, WARPS>(keys, s.scratch[1], &sum);
         keys = sum;
-        const bool all = !(keys > left);
+        bool all = !(keys > left);
+        if (stage) {                                /* no number there: all are read */
+            redone = __syncthreads_or(redone);
+            all |= redone;
+        }
         const double even = p.uniform_share / keys,
                      routed = mass > 0.0 ? (1.0 - p.uniform_share) / mass : 0.0,
                      other = mass > 0.0 ? 0.0 : (1.0 - p.uniform_share) / keys;
         each([&](int, bucket_span &y) {
-            if (y.sum != READ && y.count)
-                y.sum = all ? READ : (float)(even + other + routed * (double)y.top / (double)y.count);
+            if (all && y.count) y.sum = READ;
+            else if (is_open(y)) y.sum = (float)(even + other + routed * (double)y.top / (double)y.count);
         });
-        int turn = 0;
+        scan_even = even + other;
+        scan_rate = routed;
+        int turn = 0, own_sure = 0;
         for (bool more = !all; more; turn ^= 1) {
             double part = 0.0, gone = 0.0;
             each([&](int, bucket_span &y) {
-                if (y.sum != READ) part += (double)y.count * (double)y.sum;
+                if (is_open(y)) part += (double)y.count * (double)y.sum;
             });
+#pragma unroll 1
+            for (int i = own_block; i < own_block_end; i++) sure_in(i, part);
             __syncthreads();
             scan_once<double, WARPS>(part, s.scratch[turn], &sum);
             lambda = sum > 0.0 && left > 0.0 ? left / sum : 0.0;
             each([&](int, bucket_span &y) {
-                if (y.sum == READ || !y.count || lambda * (double)y.sum < 1.0) return;
+                if (!is_open(y) || lambda * (double)y.sum < 1.0) return;
                 y.sum = READ;
                 gone += (double)y.count;
             });
+            if (stage) {
+                int sure = 0;
+                double unused = 0.0;
+                bound = fmax(bound, lambda);
+#pragma unroll 1
+                for (int i = own_block; i < own_block_end; i++) sure += sure_in(i, unused);
+                gone += (double)(sure - own_sure);
+                own_sure = sure;
+            }
             more = __syncthreads_or(gone > 0.0);
             if (!more) break;
             scan_once<double, WARPS>(gone, s.scratch[turn ^ 1], &sum);
             left -= sum;
         }
-        each([&](int, bucket_span &y) {
-            if (y.sum != READ && y.count) y.sum = (float)(lambda * (double)y.sum);
-        });
+        each([&](int, bucket_span &y) { if (is_open(y)) y.sum = (float)(lambda * (double)y.sum); });
+        scan_lambda = lambda;
+        if (stage) {                                /* teeth of the scanned keys come first */
+#pragma unroll 1
+            for (int i = own_block; i < own_block_end && !all; i++) {
+                double open = 0.0;
+                scan_teeth += (double)sure_in(i, open);
+                scan_teeth += lambda * open;
+            }
+            double total;
+            __syncthreads();
+            s.scanned[tid] = scan_once<double, WARPS>(scan_teeth, s.scratch[turn], &total);
+            scan_teeth = total;
+            copied = (int)__reduce_add_sync(FULL, (unsigned)copied);
+            if (lane == 0) s.bins[1][warp] = copied;
+        }
         __syncthreads();
     }
 
@@ -15233,7 +15682,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     unsigned read = 0;
     each([&](int, bucket_span &y) {
         const bool is_read = routes && y.count && y.sum == READ;
-        if (!is_read && routes && y.count && p.samples) teeth += (double)y.count * (double)y.sum;
+        if (routes && is_open(y) && p.samples) teeth += (double)y.count * (double)y.sum;
         read += is_read;
     });
     if (p.samples) s.teeth[tid] = scan_once<double, WARPS>(teeth, s.scratch[0], &all_teeth);
@@ -15288,15 +15737,45 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     int *const list = (int *)p.list + item * p.list_pitch;
     float *const weights = p.samples ? (float *)p.list_weights + item * p.list_pitch : nullptr;
     const int wrong = INT32_MAX;                    /* k_list makes NaN of it */
-    const bool draws = routes && p.samples && all_teeth > 0.0;
+    const bool draws = routes && p.samples && all_teeth + scan_teeth > 0.0;
     const double u = !draws ? 0.0
         : uniform(row_key<1>(p, b), 0, random_head(p, kv * p.group), (unsigned)p.q_index, 0);
 #pragma unroll 1
     for (int tooth = tid; draws && tooth <= p.samples; tooth += THREADS) {
-        const double t = (double)tooth + u;
+        const double t = (double)tooth + u - scan_teeth;
         int key = -1;
         float chance = 1.0f;
-        if (t < all_teeth) {
+        if (t < 0.0) {                              /* a scanned key */
+            const double place = (double)tooth + u;
+            int low = 0, high = THREADS - 1;
+            while (low < high) {
+                const int middle = (low + high) / 2;
+                if (s.scanned[middle] > place) high = middle; else low = middle + 1;
+            }
+            double start = low ? s.scanned[low - 1] : 0.0;
+#pragma unroll 1
+            for (int i = low * few; i < min((low + 1) * few, blocks); i++) {
+                double open = 0.0;
+                const double stop = start + (double)sure_in(i, open);
+                if (place >= stop + scan_lambda * open) { start = stop + scan_lambda * open; continue; }
+                const int count = p.scan.counts[block0 + i];
+#pragma unroll 1
+                for (int k = 0; k < count; k++) {
+                    const double odds = scan_even + scan_rate * (double)sizes[(i64)i * BLOCK + k],
+                                 pi = bound * odds >= 1.0 ? 1.0 : fmin(scan_lambda * odds, 1.0);
+                    if (place < start + pi) {
+                        if (place - 1.0 >= start) break;              /* by rounding: it is drawn */
+                        key = (first_block + i) * BLOCK + p.scan.keys[(block0 + i) * BLOCK + k];
+                        key = key >= from && key < to ? key : wrong;
+                        chance = (float)pi;
+                        if (p.routed) atomicAdd(&s.drawn, 1);
+                        break;
+                    }
+                    start += pi;
+                }
+                break;
+            }
+        } else if (t < all_teeth) {
             int low = 0, high = THREADS - 1;  /* the first thread whose teeth end behind t */
             while (low < high) {
                 const int middle = (low + high) / 2;
@@ -15350,7 +15829,9 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
 #pragma unroll 1
     for (int i = 1; i < WARPS; i++) largest = max(largest, s.bins[0][i]);
     const double far = to - from;
-    p.routed[item] = { end - begin, to - from, s.whole, s.drawn, pieces, routes,
+    int all_copied = 0;
+    for (int i = 0; stage && routes && p.samples && i < WARPS; i++) all_copied += s.bins[1][i];
+    p.routed[item] = { end - begin, to - from, s.whole, s.drawn, pieces, routes, all_copied, redone,
                        routes ? (i64)((double)buckets * squares / (far * far) * 1e6) : 0,
                        routes ? (i64)((double)largest / far * 1e6) : 0 };
 }
@@ -15474,6 +15955,8 @@ __global__ void __launch_bounds__(256) k_route_stats(const __grid_constant__ par
         add(&p.stats->far_rows, x.far);
         add(&p.stats->visited_rows, x.whole + x.drawn);
         add(&p.stats->visited_buckets, x.segments);
+        add(&p.stats->proxy_rows_read, x.copied);
+        add(&p.stats->redone_rows, x.redone ? p.group : 0);
     }
     if (threadIdx.x || p.q_index < p.q_len - 1) return;
     const i64 results = (i64)p.batch * p.heads;
@@ -15665,7 +16148,7 @@ struct geometry {
     i64 list_most, list_heads, list_keys;           /* of a list; query heads that share one; of a part */
     extent list, list_plain;
     i64 buckets, hidden;                            /* of a router */
-    bool measures;                                  /* covered_mass */
+    bool measures, scans;                           /* covered_mass; buckets, by a copy of K */
     bool has_firsts;                                /* first tokens, of dense */
     bool weighs, keeps_lse;                         /* of std_error: k_weighed_error; an lse of its own */
     /* of SANTA_SAMPLE_ATTENTION */
@@ -15687,6 +16170,7 @@ struct layout {
     size_t candidates, taken, list, va_rows, va_heads;
     size_t va_plans, va_slices, va_all, va_first, va_bins, va_all_bins, va_told, va_all_told, va_parts;
     size_t units, logits, logit_parts, spans, piece, pieces, list_weights, list_lens, list_ranges;
+    size_t scan_use, scan_bad, scan_share, scan_scores, scan_sums, scan_sizes, scan_keys, scan_counts;
     size_t routed, covered, kept_lse, rest, ranges, total;
     size_t row_sums, shares, masses, set_masses, raw_sets, own, sets, picked, runs_dense;
     size_t short_partial, q_slots, q_unscale;
@@ -16368,7 +16852,8 @@ dim3 list_grid(const call &c, extent e) {
     if (e.x > most) e.x = most;
     if (!p.list_early) return grid_of(e);
     const double keys = (double)c.g.keys, near = (double)p.sink_tokens + (double)p.local_tokens,
-                 far = keys * fmin((double)p.num_probes / (double)p.buckets, 1.0),
+                 probes = p.scan.stage ? 0.0 : (double)p.num_probes,
+                 far = keys * fmin(probes / (double)p.buckets, 1.0),
                  read = fmin(near + far, keys) + (double)p.samples;
     const i64 usual = (i64)(1.5 * read) / c.g.list_keys + 2;
     if (e.x > usual) e.x = usual;
@@ -17294,6 +17779,13 @@ santa_status measure_routed(const santa_problem *problem, geometry *g) {
     g->list_most = g->keys + g->samples + 1 + LIST_KEYS;            /* and see place_of */
     g->list_heads = g->group;
     g->measures = problem->o.saap.measure_mass != 0;
+    g->scans = problem->o.scores == SANTA_SCORES_PROXY;
+    if (g->scans) {
+        g->copy = copy_shape_of(&problem->a);
+        const i64 slices = ceil_div(g->group, PASS_HEADS);
+        if (g->group > SCAN_HEADS || g->kv_heads * slices > 65535 || g->batch > 65535)
+            return SANTA_ERR_BACKEND_SIZE;
+    }
     if (g->measures) {
         g->slices = ceil_div(g->group, PASS_HEADS);
         g->rows = 1;
@@ -17311,7 +17803,7 @@ void arrange_routed(const geometry &g, santa_stash stash, layout *l) {
     l->units = add_part(l, saturating(rows, (size_t)g.hidden), sizeof(float));
     l->logits = add_part(l, saturating(rows, (size_t)g.buckets), sizeof(float));
     l->logit_parts = add_part(l, saturating(rows, (size_t)ceil_div(g.buckets, 16)), sizeof(float2));
-    l->spans = add_part(l, g.buckets > ROUTE_SPANS ? pieces : 0, sizeof(bucket_span));
+    l->spans = add_part(l, g.buckets > ROUTE_SPANS || g.scans ? pieces : 0, sizeof(bucket_span));
     l->piece = add_part(l, pieces, sizeof(list_piece));
     l->pieces = add_part(l, items, sizeof(list_pieces));
     l->list = add_part(l, listed, sizeof(int));
@@ -17322,9 +17814,31 @@ void arrange_routed(const geometry &g, santa_stash stash, layout *l) {
     const size_t results = saturating(rows, (size_t)g.q_len),
                  blocks = g.measures ? saturating(rows, (size_t)g.blocks) : 0;
     l->covered = add_part(l, g.measures ? results : 0, sizeof(i64));
+    const size_t scanned = g.scans ? saturating(items, (size_t)g.blocks) : 0,
+                 scanned_rows = g.scans ? saturating(rows, (size_t)g.blocks) : 0;
+    l->scan_use = add_part(l, g.scans ? saturating(items, (size_t)ceil_div(g.buckets, 32)) : 0, 4);
+    l->scan_bad = add_part(l, g.scans ? items : 0, sizeof(int));
+    l->scan_share = add_part(l, g.scans ? rows : 0, sizeof(float));
+    l->scan_scores = add_part(l, scanned_rows, BLOCK * sizeof(float));
+    l->scan_sums = add_part(l, scanned_rows, sizeof(float2));
+    l->scan_sizes = add_part(l, scanned, sizeof(float2));
+    l->scan_keys = add_part(l, scanned, BLOCK);
+    l->scan_counts = add_part(l, scanned, 1);
     l->block_sums = add_part(l, blocks, sizeof(float2));
     l->stash = add_part(l, blocks, BLOCK * sizeof(float));
     arrange_exact(g, stash, l);
+}
+
+/* Scores of the keys of some buckets by a copy of K, and their sizes. */
+cudaError_t launch_scan(call &c) {
+    params &p = c.p;
+    const i64 warps = SCAN_THREADS / 32, most = ceil_div(c.g.blocks, warps),
+              ctas = ceil_div(most, (i64)SCAN_BLOCKS), sizes = ceil_div(most, 2 * (i64)SCAN_BLOCKS);
+    p.slices = (int)ceil_div(c.g.group, PASS_HEADS);
+    const cudaError_t e =
+        launch<k_scan>(c, grid_of({ ctas, c.g.kv_heads * p.slices, c.g.batch }), SCAN_THREADS, 0, true);
+    return e != cudaSuccess ? e
+         : launch<k_scan_sizes>(c, grid_of({ sizes, c.g.kv_heads, c.g.batch }), SCAN_THREADS, 0, true);
 }
 
 cudaError_t launch_routed(call &c) {
@@ -17335,7 +17849,16 @@ cudaError_t launch_routed(call &c) {
     row_product &x = p.product;
     const i64 items = c.g.batch * c.g.kv_heads;
     p.logits = logits;
-    p.spans = c.g.buckets > ROUTE_SPANS ? (bucket_span *)(c.workspace + c.l.spans) : nullptr;
+    p.spans = c.g.buckets > ROUTE_SPANS || c.g.scans ? (bucket_span *)(c.workspace + c.l.spans) : nullptr;
+    char *const proxy = p.proxy;
+    p.proxy = nullptr;                              /* it is for k_scan alone */
+    p.scan = {};
+    if (c.g.scans)
+        p.scan = { 1, (unsigned *)(c.workspace + c.l.scan_use), (int *)(c.workspace + c.l.scan_bad),
+                   (float *)(c.workspace + c.l.scan_share), (float *)(c.workspace + c.l.scan_scores),
+                   (float2 *)(c.workspace + c.l.scan_sums), (float2 *)(c.workspace + c.l.scan_sizes),
+                   (unsigned char *)(c.workspace + c.l.scan_keys),
+                   (unsigned char *)(c.workspace + c.l.scan_counts) };
     p.logit_parts = (float2 *)(c.workspace + c.l.logit_parts);
     p.piece_table = (const list_piece *)(c.workspace + c.l.piece);
     p.pieces = (const list_pieces *)(c.workspace + c.l.pieces);
@@ -17386,8 +17909,19 @@ cudaError_t launch_routed(call &c) {
         x = second;
     }
     if (e == cudaSuccess && !layers) e = launch_rows(c, hidden);
-    if (e == cudaSuccess) e = launch<k_route>(c, grid_of(c.g.stats), ROUTE_THREADS, 0, true);
+    const dim3 rows = grid_of(c.g.stats);
+    if (e == cudaSuccess)
+        e = c.g.scans ? launch<k_route<true>>(c, rows, ROUTE_THREADS, 0, true)
+                      : launch<k_route<false>>(c, rows, ROUTE_THREADS, 0, true);
+    if (e == cudaSuccess && c.g.scans) {
+        p.proxy = proxy;
+        e = launch_scan(c);
+        p.proxy = nullptr;
+        p.scan.stage = 2;
+        if (e == cudaSuccess) e = launch<k_route<true>>(c, rows, ROUTE_THREADS, 0, true);
+    }
     if (e == cudaSuccess) e = launch_list(c, true);
+    p.proxy = proxy;
     return e == cudaSuccess && measures
         ? launch<k_route_mass>(c, grid_of({ c.g.heads, c.g.batch, 1 }), PORTION, 0, false) : e;
 }
@@ -17653,6 +18187,8 @@ const pipeline pipelines[] = {
     { bit(SANTA_VATTENTION), SANTA_SCORES_EXACT, false, measure_va, arrange_va, launch_va, count_nothing },
     { bit(SANTA_VATTENTION), SANTA_SCORES_PROXY, false, measure_va, arrange_va, launch_va, count_nothing },
     { bit(SANTA_SAAP), SANTA_SCORES_EXACT, false, measure_routed, arrange_routed, launch_routed,
+      count_routed },
+    { bit(SANTA_SAAP), SANTA_SCORES_PROXY, false, measure_routed, arrange_routed, launch_routed,
       count_routed },
 };
 

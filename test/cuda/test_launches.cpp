@@ -554,10 +554,21 @@ static std::vector<part> routed_parts(const problem &x, const params &p) {
         {"partial results", p.partial, rows * (uint64_t)p.splits * ((uint64_t)p.dv + 2) * 4, 4}};
     if (p.samples) parts.push_back({"weights", p.list_weights, entries * 4, 4});
     else CHECK(!p.list_weights);
-    if (n > ROUTE_SPANS) parts.push_back({"spans", p.spans, items * n * sizeof(bucket_span), 4});
+    if (n > ROUTE_SPANS || is_copied(x)) parts.push_back({"spans", p.spans, items * n * sizeof(bucket_span), 4});
     else CHECK(!p.spans);
     if (x.stats) parts.push_back({"counts", p.routed, items * sizeof(routed_row), 8});
     else CHECK(!p.routed);
+    const uint64_t blocks = (uint64_t)p.blocks;
+    if (is_copied(x)) {
+        parts.push_back({"buckets that are scanned", p.scan.use, items * ((n + 31) / 32) * 4, 4});
+        parts.push_back({"rows without a route", p.scan.bad, items * 4, 4});
+        parts.push_back({"shares of scanned buckets", p.scan.share, rows * 4, 4});
+        parts.push_back({"scores by the copy", p.scan.scores, rows * blocks * 256, 16});
+        parts.push_back({"their sums", p.scan.sums, rows * blocks * 8, 8});
+        parts.push_back({"sums of sizes", p.scan.sizes, items * blocks * 8, 8});
+        parts.push_back({"scanned keys", p.scan.keys, items * blocks * 64, 16});
+        parts.push_back({"how many", p.scan.counts, items * blocks, 1});
+    } else CHECK(!p.scan.stage && !p.scan.use);
     return parts;
 }
 
@@ -570,6 +581,7 @@ static void check_index(const problem &x, const params &p, const std::string &na
               "%s: the index is another", name.c_str());
 }
 
+enum { BEFORE_SCAN = 20, SCAN, SCAN_SIZES };
 static void check_routed(const problem &x, const standin_launch &l, const params &p, int which,
                          const std::string &name) {
     const santa_buckets &r = x.router;
@@ -598,8 +610,15 @@ static void check_routed(const problem &x, const standin_launch &l, const params
         CHECK_MSG(units ? (const float *)y.out != p.logits : (const float *)y.out == p.logits,
                   "%s: where to", name.c_str());
         check_grid(l, over(y.count, 16 * (8 / splits_of)), kv_heads, over(batch * group, 32), name);
-    } else if (which == 1) {
-        CHECK_MSG(name == "k_route", "%s for the choice", name.c_str());
+    } else if (which == SCAN || which == SCAN_SIZES) {
+        const int64_t each = which == SCAN ? 32 : 64, most = over(p.blocks, each);
+        CHECK_MSG(name == (which == SCAN ? "k_scan" : "k_scan_sizes"), "%s for the scan", name.c_str());
+        CHECK(p.proxy == x.a.proxy && p.scan.stage == 1 && p.slices == over(group, 8));
+        check_grid(l, most, which == SCAN ? kv_heads * p.slices : kv_heads, batch, name);
+    } else if (which == 1 || which == BEFORE_SCAN) {
+        CHECK_MSG(name == (is_copied(x) ? "k_route<true>" : "k_route<false>"), "%s for the choice",
+                  name.c_str());
+        CHECK(p.scan.stage == (which == BEFORE_SCAN ? 1 : is_copied(x) ? 2 : 0) && !p.proxy);
         CHECK_INT(p.logit_tiles, over(r.num_buckets, 16 * (8 / p.product.splits)));
         check_grid(l, kv_heads, batch, 1, name);
     } else if (which == 2) {
@@ -607,7 +626,8 @@ static void check_routed(const problem &x, const standin_launch &l, const params
         CHECK_MSG(name == "k_list_plain" || fast, "%s for the list", name.c_str());
         /* half as many again as there are parts of usual lists */
         const double keys = (double)p.capacity, near = (double)p.sink_tokens + (double)p.local_tokens,
-                     far = keys * fmin((double)p.num_probes / (double)r.num_buckets, 1.0),
+                     probes = is_copied(x) ? 0.0 : (double)p.num_probes,
+                     far = keys * fmin(probes / (double)r.num_buckets, 1.0),
                      read = fmin(near + far, keys) + (double)draws;
         check_list_grid(l, splits, kv_heads * over(group, fast ? 8 : 4) * (fast ? 1 : over(p.dv, 256)),
                         batch, name, p.list_early ? (int64_t)(1.5 * read) / list_keys(a) + 2 : INT64_MAX);
@@ -668,16 +688,19 @@ static void check_layers(const problem &x, const standin_launch &l, const params
 static void check_routed_launches(const problem &x, const char *workspace, uint64_t bytes) {
     const bool measures = x.stats && x.o.saap.measure_mass, layers = has_layers(x);
     const int64_t rows = x.a.q.shape[1], before = x.router.hidden && !layers ? 2 : 1,
-                  each = before + 3 + 2 * measures + (x.a.std_error != NULL) + (x.stats ? 1 : 0);
+                  scans = is_copied(x) ? 3 : 0,
+                  each = before + scans + 3 + 2 * measures + (x.a.std_error != NULL) + (x.stats ? 1 : 0);
     if (!CHECK_INT(standin.launches.size(), rows * each)) return;
     for (int64_t i = 0; i < rows * each; i++) {
         const standin_launch &l = standin.launches[(size_t)i];
         const std::string &name = name_of(l);
         const int at = (int)(i % each) - measures;               /* -1: scores for the mass */
         int which = at - (int)before + 1;
+        if (which > 0) which = which <= scans ? BEFORE_SCAN + which - 1 : which - (int)scans;
         params p;
         CHECK_MSG(l.stream == (cudaStream_t)x.o.stream, "%s: another stream", name.c_str());
-        CHECK_MSG(l.overlap == (at > 0 && which < 4 && standin.card->major >= 9), "%s: launched %s",
+        CHECK_MSG(l.overlap == (at > 0 && (which < 4 || which >= BEFORE_SCAN) && standin.card->major >= 9),
+                  "%s: launched %s",
                   name.c_str(), l.overlap ? "early" : "late");
         if (layers && at == 0) {
             memcpy((void *)&p, standin.launches[(size_t)i + 1].parameters.data(), sizeof p);
@@ -696,7 +719,7 @@ static void check_routed_launches(const problem &x, const char *workspace, uint6
             check_scores(x, l, p, name);
             continue;
         }
-        if (which >= 4) {                                        /* mass, error, stats */
+        if (which >= 4 && which < BEFORE_SCAN) {                 /* mass, error, stats */
             const char *const want = measures && which == 4                   ? "k_route_mass"
                                      : x.a.std_error && which == 4 + measures ? "k_route_error"
                                                                               : "k_route_stats";
@@ -2397,6 +2420,10 @@ static void every_kernel(void) {
                         if (x.o.num_samples != SANTA_NONE) x.a.std_error = (float *)address(R_ERROR);
                         if (hidden) x.a.lse = NULL;
                         CHECK_STATUS(run(x), d <= 256 ? SANTA_OK : SANTA_ERR_BACKEND_SIZE);
+                        if (x.o.num_samples == SANTA_NONE || d % 8) continue;
+                        x.o.scores = SANTA_SCORES_PROXY;
+                        x.a.proxy  = address(R_COPY);
+                        CHECK_STATUS(run(x), d <= 256 ? SANTA_OK : SANTA_ERR_BACKEND_SIZE);
                     }
     problem eights = make(SMALL, SANTA_DENSE);
     eights.a.k.dtype = eights.a.v.dtype = SANTA_E5M2;
@@ -2510,7 +2537,8 @@ static problem random_problem(test_rng *r) {
     if (one_in(r, 4)) x.o.dense_below = pick(r, {SANTA_AUTO, 1, 200, 3000, 100000, INT64_MAX});
     if (x.o.method == SANTA_VATTENTION) set_adaptive(&x, r);
     if ((x.o.method == SANTA_SYS || x.o.method == SANTA_PROP || x.o.method == SANTA_VATTENTION
-         || x.o.method == SANTA_PPS || x.o.method == SANTA_TOP_K) && one_in(r, 2)) {
+         || x.o.method == SANTA_PPS || x.o.method == SANTA_TOP_K || x.o.method == SANTA_SAAP)
+        && one_in(r, 2)) {
         x.o.scores     = SANTA_SCORES_PROXY;
         x.a.proxy      = address(R_COPY) + (one_in(r, 20) ? 8 : 0);
         x.a.proxy_bits = (int)pick(r, {0, 2, 4});

@@ -333,6 +333,99 @@ static void saap_random(void) {
               (long long)rows.seen);
 }
 
+/* The same with a copy of K, of either bits; also with one that holds other keys than K has. */
+static void saap_copies(void) {
+    NEED_DEVICE();
+    rows_counted rows = {0, 0};
+    test_rng r = test_rng_make(test_seed + 77);
+    for (int t = 0; t < (test_quick ? 8 : 120); t++) {
+        shape as = random_shape(&r, t);
+        as.s.stream += 2000;
+        as.s.head_dim = (as.s.head_dim + 7) / 8 * 8;
+        if (as.s.page_size) as.s.page_size = pick(&r, {16, 48, 32, 64, 128});
+        routed_problem x(as);
+        santa_options o = random_options(&r, as);
+        if (o.num_samples == SANTA_NONE) o.num_samples = pick(&r, {3, 40, 128});
+        o.scores = SANTA_SCORES_PROXY;
+        if (t % 3 == 0) o.saap.num_probes = 0;
+        if (!give_copy(&x, t % 3 ? 4 : 2)) return;
+        int32_t lens[3];
+        for (int64_t b = 0; b < as.s.batch; b++) lens[b] = (int32_t)test_below(&r, as.s.len + 50);
+        if (t % 5 == 0) x.p.a.proxy_lens = lens;
+        for (int64_t i = 0; t % 7 == 1 && i < as.s.batch * as.s.len * as.s.kv_heads * as.s.head_dim; i++)
+            x.p.k[i] = ref_round(as.s.k_type, 0.7 * x.p.k[i]);
+        if (t % 7 == 1) ref_write(&x.p);
+        on_gpu g(x.p.a, o);
+        gpu_view keys(x.keys);
+        char what[200];
+        snprintf(what, sizeof what,
+                 "copy %d of seed %llu: %lld/%lld heads, %lld keys, pages %lld, dim %lld/%lld, %lld buckets, "
+                 "%d bits, S %lld, l %lld",
+                 t, (unsigned long long)test_seed, (long long)as.s.heads, (long long)as.s.kv_heads,
+                 (long long)as.s.len, (long long)as.s.page_size, (long long)as.s.head_dim,
+                 (long long)as.s.head_dim_v, (long long)as.buckets, x.p.a.proxy_bits,
+                 (long long)g.o.num_samples, (long long)g.o.saap.num_probes);
+        if (!assign_both(x, g, keys.t) || !verify_on_gpu(x, g, &rows, what)) return;
+    }
+    CHECK_MSG(rows.near * 10 <= rows.seen, "%lld of %lld rows hang on rounding", (long long)rows.near,
+              (long long)rows.seen);
+}
+
+/* A copy without a number: among the scanned keys exact attention, told by stats, elsewhere
+   nothing. Blocks of other sizes, a page that is none. */
+static void saap_bad_copy(void) {
+    NEED_DEVICE();
+    for (int way = 0; way < 4; way++) {
+        shape as = shape_make(6, 2, 300, 64, 12);
+        as.s.stream = (uint64_t)(5000 + way);
+        as.s.page_size = way == 1 ? 32 : 0;
+        as.no_error = 1;
+        routed_problem x(as);
+        gpu_view keys(x.keys);
+        const santa_options o = by_copy(20, 3), dense = ref_options(SANTA_DENSE, 0, 0);
+        if (!give_copy(&x, way == 2 ? 2 : 4) || !assign_all(&x) || !ref_run(&x.p, &dense, NULL)) return;
+        row *m = (row *)test_alloc(sizeof *m);
+        model(&x, &o, 0, 0, 1, -1.0, m);
+        const ref_copy f = ref_copy_shape(&x.p);
+        result clean;
+        {
+            on_gpu g(x.p.a, o);
+            if (!assign_both(x, g, keys.t) || !g.run()) return;
+            clean = g.get();
+            CHECK_INT(clean.stats.redone_rows, 0);
+        }
+        int64_t scanned = -1;
+        for (int64_t j = m->from; j < m->to; j++) {              /* spoils all codes but the scanned */
+            unsigned char *block = ref_copy_block(&x.p, &f, 0, 1, j);
+            if (m->scored[j]) scanned = j;
+            else ref_set_gain(&f, block, j % f.keys, (double)test_nan());
+        }
+        {
+            on_gpu g(x.p.a, o);
+            if (!assign_both(x, g, keys.t) || !g.run()) return;
+            CHECK_MSG(clean.same(g.get()), "way %d: a code that is not scanned was read", way);
+        }
+        unsigned char *block = ref_copy_block(&x.p, &f, 0, 1, scanned);
+        if (way == 3) memset(block + f.scale, 0xff, 4);
+        else ref_set_gain(&f, block, scanned % f.keys, (double)test_nan());
+        on_gpu g(x.p.a, o);
+        if (!assign_both(x, g, keys.t) || !g.run()) return;
+        const result r = g.get();
+        CHECK_INT(r.stats.redone_rows, 3);
+        for (int64_t h = 3; h < 6; h++) {
+            CHECK_NEAR((double)r.lse[(size_t)h], (double)x.p.lse[h], 1e-5, 1e-5);
+            for (int64_t c = 0; c < 64; c++)
+                CHECK_NEAR(ref_get(&r.out, 0, 0, h, c), ref_get(&x.p.a.out, 0, 0, h, c), 2e-5, 1e-4);
+        }
+        free(m);
+        if (way != 1) continue;                                  /* a wild page: NaN, nothing else */
+        const int32_t wild = 1 << 30;
+        CUDA(cudaMemcpy((void *)(g.a.block_table + 3), &wild, 4, cudaMemcpyHostToDevice));
+        if (!g.run()) return;
+        CHECK_INT(g.get().nans(0, 0, 0), 65);
+    }
+}
+
 /* A router's two layers by one kernel: as the model has it, and the bits of the kernel for one
    layer, which takes q of f32. */
 static void saap_layers(void) {
@@ -387,8 +480,9 @@ static void saap_limits(void) {
     routed_problem x(as);
     gpu_view keys(x.keys);
     /* every bucket is dense; so are as many draws as keys */
-    for (int way = 0; way < 2; way++) {
-        on_gpu g(x.p.a, way ? drawn(1000, SANTA_NONE) : plain(40));
+    if (!give_copy(&x, 4)) return;
+    for (int way = 0; way < 3; way++) {
+        on_gpu g(x.p.a, way == 2 ? by_copy(1000, 0) : way ? drawn(1000, SANTA_NONE) : plain(40));
         if (!assign_both(x, g, keys.t) || !g.run()) return;
         const result r = g.get();
         santa_options dense = ref_options(SANTA_DENSE, 0, 0);
@@ -423,15 +517,16 @@ static void saap_limits(void) {
 /* NaN in all rows that are not read changes nothing; in one that is, it shows. */
 static void saap_poison(void) {
     NEED_DEVICE();
-    for (int way = 0; way < 3; way++) {
+    for (int way = 0; way < 4; way++) {
         shape as = shape_make(4, 2, test_quick ? 260 : 500, 64, 30);
         as.s.k_type = as.s.v_type = as.s.q_type = way == 2 ? SANTA_F32 : SANTA_BF16;
         as.s.page_size = way == 1 ? 16 : 0;
         as.no_error = 1;
         routed_problem x(as);
         gpu_view keys(x.keys);
-        santa_options o = way ? drawn(20, 2) : plain(3);
+        santa_options o = way == 3 ? by_copy(20, 0) : way ? drawn(20, 2) : plain(3);
         o.saap.local_tokens = 20;
+        if (way == 3 && !give_copy(&x, 4)) return;
         row *m = (row *)test_alloc(sizeof *m);
         result clean;
         {
@@ -486,8 +581,12 @@ static void saap_broken(void) {
     const int64_t ints = (int64_t)(x.bytes / 4) / (4 * 2),
                   first = 2 * 2 * ints; /* sequence 0 is in slot 2 */
     const int64_t at_keys = 16 + 2 * 31;
-    for (int way = 0; way < 14; way++) {
-        on_gpu g(x.p.a, o);
+    if (!give_copy(&x, 4)) return;
+    for (int turn = 0; turn < 28; turn++) {                      /* then with a copy of K */
+        const int way = turn % 14;
+        santa_options how = o;
+        if (turn >= 14) how.scores = SANTA_SCORES_PROXY;
+        on_gpu g(x.p.a, how);
         if (!assign_both(x, g, keys.t)) return;
         std::vector<int32_t> index = index_of(g);
         int32_t *own = index.data() + first;
@@ -507,7 +606,7 @@ static void saap_broken(void) {
         CUDA(cudaMemcpy((void *)g.a.buckets->slots, slots, 8, cudaMemcpyHostToDevice));
         if (!g.run()) return;
         const result r = g.get();
-        CHECK_MSG(r.nans(0, 0, 0) == 65, "way %d: %d NaN", way, (int)r.nans(0, 0, 0));
+        CHECK_MSG(r.nans(0, 0, 0) == 65, "turn %d: %d NaN", turn, (int)r.nans(0, 0, 0));
         CHECK_INT(r.nans(1, 0, 0), 0);
     }
     /* a gap, one slot twice, wild slots; then a new beginning */
@@ -550,25 +649,28 @@ static void saap_nan(void) {
         if (way == 0) ref_set(&x.r.q, 0, 0, 1, 5, (double)test_nan());
         if (way == 1) ref_store(SANTA_F32, x.memory[2], 7 * 64 + 3, HUGE_VAL);
         if (way == 2) x.b2[11] = test_nan();
-        on_gpu g(x.p.a, drawn(20, 2));
-        gpu_view keys(x.keys);
-        if (!assign_both(x, g, keys.t) || !g.run()) return;
-        CHECK_INT(g.get().nans(0, 0, 0), 65);
-        CHECK_INT(g.get().nans(0, 0, 2), 0);
+        if (!give_copy(&x, 4)) return;
+        for (const santa_options &o : { drawn(20, 2), by_copy(20, 2) }) {
+            on_gpu g(x.p.a, o);
+            gpu_view keys(x.keys);
+            if (!assign_both(x, g, keys.t) || !g.run()) return;
+            CHECK_INT(g.get().nans(0, 0, 0), 65);
+            CHECK_INT(g.get().nans(0, 0, 2), 0);
+        }
     }
 }
 
 /* Assign and decode in a graph; every run has the same bits, and each sequence those it has
    alone. */
-static void saap_graphs(void) {
-    NEED_DEVICE();
+static void replay_routed(const santa_options &how) {
     shape as = shape_make(8, 2, 500, 64, 64);
     as.s.k_type = as.s.v_type = as.s.q_type = as.key_type = as.weights = SANTA_BF16;
     as.hidden = 128;
     as.s.batch = 3;
     as.no_error = 1;
     routed_problem x(as);
-    on_gpu g(x.p.a, drawn(40, 3));
+    if (!give_copy(&x, 4)) return;
+    on_gpu g(x.p.a, how);
     gpu_view keys(x.keys);
     if (!assign_both(x, g, keys.t) || !g.run()) return;
     const result direct = g.get();
@@ -591,14 +693,21 @@ static void saap_graphs(void) {
         one.s.first_sequence = b;
         routed_problem y(one);
         uint64_t id = (uint64_t)b;
-        santa_options o = drawn(40, 3);
+        santa_options o = how;
         o.request_ids = &id;
+        if (!give_copy(&y, 4)) return;
         y.r.centroids = x.r.centroids; y.r.w1 = x.r.w1; y.r.w2 = x.r.w2; y.r.b1 = x.r.b1; y.r.b2 = x.r.b2;
         on_gpu alone(y.p.a, o);
         gpu_view own(y.keys);
         if (!assign_both(y, alone, own.t) || !alone.run()) return;
         CHECK_MSG(alone.get().same_request(0, direct, b), "sequence %d alone differs", (int)b);
     }
+}
+
+static void saap_graphs(void) {
+    NEED_DEVICE();
+    replay_routed(drawn(40, 3));
+    replay_routed(by_copy(40, 16));
 }
 
 /* For the list of all kernels. */
@@ -624,10 +733,13 @@ static void saap_kernels(void) {
         as.hidden = 128;
         as.no_error = 1;
         routed_problem x(as);
-        on_gpu g(x.p.a, plain(20));
-        gpu_view keys(x.keys);
-        if (!assign_both(x, g, keys.t)) return;
-        CHECK(g.run());
+        if (!give_copy(&x, 4)) return;
+        for (const santa_options &o : { plain(20), by_copy(20, 0) }) {
+            on_gpu g(x.p.a, o);
+            gpu_view keys(x.keys);
+            if (!assign_both(x, g, keys.t)) return;
+            CHECK(g.run());
+        }
     }
 }
 
@@ -673,6 +785,8 @@ static const test_case saap_cases[] = {{"saap_nearest", saap_nearest},
                                        {"saap_rounding", saap_rounding},
                                        {"saap_arrivals", saap_arrivals},
                                        {"saap_random", saap_random},
+                                       {"saap_copies", saap_copies},
+                                       {"saap_bad_copy", saap_bad_copy},
                                        {"saap_layers", saap_layers},
                                        {"saap_limits", saap_limits},
                                        {"saap_poison", saap_poison},
