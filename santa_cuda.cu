@@ -491,6 +491,7 @@ struct params {
     int first_sequence, first_head, all_heads, lse_heads;
     i64 all_kv_heads;
     i64 *means;                                     /* [5]: sums of earlier parts, see mean_sum; or NULL */
+    double per_cap;                                 /* 1 / soft_cap, see cap_score */
 };
 
 /* -------------------------------------------------------------------------- >>shared-memory */
@@ -2101,8 +2102,12 @@ __device__ __forceinline__ void scale_keys(const params &p, int b, int kv, int b
     }
 }
 
-/* Called, so that it does not swell its callers. */
-__device__ __noinline__ float cap_score(float x, float cap) { return cap * tanhf(x / cap); }
+/* Called, so that it does not swell its callers. The product in f64 becomes the float x / cap:
+   a quotient of floats is further from the middle of two than the product is off. A division
+   would be a function beside each kernel, of 1.9 kB. */
+__device__ __noinline__ float cap_score(float x, float cap, double per_cap) {
+    return cap * tanhf((float)((double)x * per_cap));
+}
 
 /* The same within 4 ulp, where it is done for each key of a tuned kernel. */
 __device__ __forceinline__ float quick_cap(float x, float cap) {
@@ -2190,7 +2195,7 @@ __device__ __forceinline__ void block_finish(const params &p, float unscale, int
         for (int i = 0; i < 8; i++) {
             float x = s[e][i] * scale;
             if (EXTRA) {
-                if (p.soft_cap > 0.0f) x = cap_score(x, p.soft_cap);
+                if (p.soft_cap > 0.0f) x = cap_score(x, p.soft_cap, p.per_cap);
                 x = (x + slope * (float)(first + i - position)) * LOG2E;
             }
             s[e][i] = x;
@@ -8101,7 +8106,7 @@ __device__ __forceinline__ proxy_range copied_range(const params &p, int b) {
 /* What q . k becomes: in base 2. ago: the key's place, counted from the row's position. */
 __device__ __forceinline__ float finished_score(const params &p, int head, float x, int ago) {
     x *= p.scale;
-    if (p.soft_cap > 0.0f) x = cap_score(x, p.soft_cap);
+    if (p.soft_cap > 0.0f) x = cap_score(x, p.soft_cap, p.per_cap);
     if (p.slopes) x += p.slopes[head] * (float)ago;
     x *= LOG2E;
     return x < MASK_LIMIT ? MASKED : x;
@@ -8800,7 +8805,7 @@ k_proxy_scores(const __grid_constant__ params p) {
                 for (int i = 0; i < 8; i++) {
                     float y = i & 4 ? i & 2 ? i & 1 ? x[7] : x[6] : i & 1 ? x[5] : x[4]
                                     : i & 2 ? i & 1 ? x[3] : x[2] : i & 1 ? x[1] : x[0];
-                    if (p.soft_cap > 0.0f) y = cap_score(y, p.soft_cap);
+                    if (p.soft_cap > 0.0f) y = cap_score(y, p.soft_cap, p.per_cap);
                     y = (y + slope * (float)(block * BLOCK + 8 * r + (i ^ r) - range.position)) * LOG2E;
 #pragma unroll
                     for (int k = 0; k < 8; k++) x[k] = k == i ? y : x[k];
@@ -12057,7 +12062,7 @@ k_list(const __grid_constant__ params p) {
                 for (int i = 0; i < 4; i++) {
                     float one = i & 2 ? i & 1 ? y[3] : y[2] : i & 1 ? y[1] : y[0];
                     const int h = 2 * c + (i & 1);
-                    if (p.soft_cap > 0.0f) one = cap_score(one, p.soft_cap);
+                    if (p.soft_cap > 0.0f) one = cap_score(one, p.soft_cap, p.per_cap);
                     if (p.slopes && h < heads)
                         one += p.slopes[head + h] * (float)((i & 2 ? key[1] : key[0]) - x.position);
                     one *= LOG2E;
@@ -18618,6 +18623,7 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
 
     p->scale = problem->scale; p->v_scale = problem->v_scale;
     p->causal = a->causal; p->window = a->window; p->soft_cap = a->soft_cap;
+    p->per_cap = a->soft_cap > 0.0f ? 1.0 / (double)a->soft_cap : 0.0;
     p->first_tokens = a->first_tokens; p->first_window = a->first_tokens ? a->window : 0;
     p->sinks = a->sinks; p->slopes = a->alibi_slopes;
     p->method = o->method; p->stash_type = o->stash;
