@@ -7527,52 +7527,44 @@ __device__ __forceinline__ char *copied_block(const params &p, int b, int kv, in
     return p.proxy + ((at * p.all_kv_heads + kv) * p.copy.blocks + (j >> p.copy.shift)) * p.copy.bytes;
 }
 
-/* Sum of column c over the N keys of a block divided by N, in the order of the keys, as the CPU
-   has it; keys with a NaN or infinity are left out where `bad` names them. scale: of rows, or
-   NULL. */
+/* Sum of a column over the N keys of a block divided by N, in the order of the keys, as the CPU
+   has it. scale: of rows, or NULL. */
 template <typename Load>
-__device__ __forceinline__ float column_mean(const char *at, i64 row, int keys, const unsigned char *bad,
-                                             const float *scale, Load load) {
+__device__ __forceinline__ float column_mean(const char *at, i64 row, int keys, const float *scale,
+                                             Load load) {
     const float part = 1.0f / (float)keys;
     float sum = 0.0f;
-    const auto scaled = [&](float x, int i) { return scale ? __fmul_rn(x, scale[i]) : x; };
-    if (bad) {
-#pragma unroll 1
-        for (int i = 0; i < keys; i++)
-            if (!bad[i]) sum = __fadd_rn(sum, __fmul_rn(scaled(load(at + i * row), i), part));
-        return sum;
-    }
 #pragma unroll 1
     for (int i = 0; i < keys; i += 4) {
         float x[4];
 #pragma unroll
         for (int k = 0; k < 4; k++) x[k] = load(at + (i + k) * row);
 #pragma unroll
-        for (int k = 0; k < 4; k++) sum = __fadd_rn(sum, __fmul_rn(scaled(x[k], i + k), part));
+        for (int k = 0; k < 4; k++)
+            sum = __fadd_rn(sum, __fmul_rn(scale ? __fmul_rn(x[k], scale[i + k]) : x[k], part));
     }
     return sum;
 }
 
-/* Of feature f. Called from two places. */
-__device__ __noinline__ float column_mean(const params &p, const char *k, int f, const unsigned char *bad,
-                                          const float *scale) {
+/* Of feature f. */
+__device__ __forceinline__ float column_mean(const params &p, const char *k, int f, const float *scale) {
     const i64 row = p.k_stride[1], step = p.k_stride[3];
     const int n = p.copy.keys, type = p.k_type;
     const char *const at = k + f * step;            /* step is 0 where numbers lie in blocks */
     if (is_blocks(type) || type == SANTA_E5M2)
-        return column_mean(k, row, n, bad, scale,
+        return column_mean(k, row, n, scale,
                            [&](const char *x) { return load_listed(type, x, f, step); });
     switch (p.k_type) {
-        case SANTA_F32: return column_mean(at, row, n, bad, scale,
+        case SANTA_F32: return column_mean(at, row, n, scale,
                                            [](const char *x) { return *(const float *)x; });
         case SANTA_F16:
-            return column_mean(at, row, n, bad, scale,
+            return column_mean(at, row, n, scale,
                                [](const char *x) { return __half2float(*(const __half *)x); });
         case SANTA_BF16:
-            return column_mean(at, row, n, bad, scale,
+            return column_mean(at, row, n, scale,
                                [](const char *x) { return __bfloat162float(*(const __nv_bfloat16 *)x); });
         default:
-            return column_mean(at, row, n, bad, scale,
+            return column_mean(at, row, n, scale,
                                [](const char *x) { return e4m3_to_float(*(const unsigned char *)x); });
     }
 }
@@ -7599,7 +7591,8 @@ __device__ __forceinline__ encoded_block block_to_encode(const params &p, i64 in
     return { p.k + at + kv * p.k_stride[2], copied_block(p, b, kv, (int)first), (int)first };
 }
 
-/* The mean of the keys without those that are not finite, by a warp or by the CTA. */
+/* The mean of the keys without those that are not finite, by a warp or by the CTA. Rare, so
+   numbers come one by one. */
 __device__ __noinline__ void mean_of_finite(const params &p, const char *k, float *centre,
                                             unsigned char *bad, const float *scale, bool by_warp) {
     const int lane = threadIdx.x & 31, tid = by_warp ? lane : threadIdx.x,
@@ -7617,7 +7610,17 @@ __device__ __noinline__ void mean_of_finite(const params &p, const char *k, floa
     }
     if (by_warp) __syncwarp(); else __syncthreads();
 #pragma unroll 1
-    for (int f = tid; f < p.d; f += threads) centre[f] = column_mean(p, k, f, bad, scale);
+    for (int f = tid; f < p.d; f += threads) {
+        const float part = 1.0f / (float)p.copy.keys;
+        float sum = 0.0f;
+#pragma unroll 1
+        for (int i = 0; i < p.copy.keys; i++) {
+            if (bad[i]) continue;
+            const float x = load_listed(p.k_type, k + i * p.k_stride[1], f, p.k_stride[3]);
+            sum = __fadd_rn(sum, __fmul_rn(scale ? __fmul_rn(x, scale[i]) : x, part));
+        }
+        centre[f] = sum;
+    }
     if (by_warp) __syncwarp(); else __syncthreads();
 }
 
@@ -7707,7 +7710,7 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
     bool whole = true;
 #pragma unroll 1
     for (int f = tid; f < d; f += 256) {
-        s.centre[f] = column_mean(p, k, f, nullptr, scale);
+        s.centre[f] = column_mean(p, k, f, scale);
         whole &= is_finite(s.centre[f]);
     }
     if (__syncthreads_or(!whole)) mean_of_finite(p, k, s.centre, s.bad, scale, false);  /* rare */
