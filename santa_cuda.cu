@@ -2506,18 +2506,18 @@ __device__ __forceinline__ void send_plain(const params &p, const cursor &x, con
         const char *const base = data + x.b * stride[0] + x.kv * stride[2]
                                + (i64)(x.block * BLOCK + 2 * at.i) * pitch + before + 16 * piece;
         const bool have = piece < pieces;
-        const auto copy = [&](auto of_shift) {
-            enum { SHIFT = decltype(of_shift)::value };
-#pragma unroll
-            for (int n = 0; n < PLAIN_ROWS; n += 32 >> SHIFT) {
-                const int m = n + (lane >> SHIFT);
-                copy16_or_zero(slot + m * PLAIN_PITCH + (piece ^ plain_piece(m)),
-                               have ? base + (8 * (m & 7) + (m >> 3)) * pitch : data, have);
-            }
+        const auto copy = [&](int m) {
+            copy16_or_zero(slot + m * PLAIN_PITCH + (piece ^ plain_piece(m)),
+                           have ? base + (8 * (m & 7) + (m >> 3)) * pitch : data, have);
         };
-        if (shift == 5) copy(a_number<5>());
-        else if (shift == 4) copy(a_number<4>());
-        else copy(a_number<3>());
+        if (shift == 5)                             /* only f32 has so many pieces */
+#pragma unroll
+            for (int m = 0; m < PLAIN_ROWS; m++) copy(m);
+        else
+#pragma unroll 1
+            for (int n = 0; n < PLAIN_ROWS; n += 128 >> shift)
+#pragma unroll
+                for (int k = 0; k < 4; k++) copy(n + k * (32 >> shift) + (lane >> shift));
         return;
     }
     const char *const row = plain_row(p, x, at, bad);
@@ -2635,33 +2635,40 @@ __device__ __noinline__ void copy_plain(const params &p, const cursor x, const p
     const bool blocks = is_blocks(type);
     bool bad = false;
     const char *const row = plain_row(p, x, at, bad), *const safe = at.of_v ? p.v : p.k;
-    const auto copy = [&](auto unit) {              /* numbers, or halves of a block's 2 bytes */
-        typedef decltype(unit) T;
-        const int size = (int)sizeof(T), n = plain_bytes_of(p, at.of_v, at.numbers) / size;
-        const i64 step = blocks ? 2 : (at.of_v ? p.v_stride : p.k_stride)[3];
-        const i64 before = blocks ? plain_bytes_of(p, at.of_v, at.first) : at.first * step;
+    /* bytes of a number, or of half a block's scale */
+    const int size = plain_bytes_of(p, at.of_v, 32) == 128 ? 4
+                   : type == SANTA_E4M3 || type == SANTA_E5M2 ? 1 : 2;
+    const int n = plain_bytes_of(p, at.of_v, at.numbers) / size;
+    const i64 step = blocks ? 2 : (at.of_v ? p.v_stride : p.k_stride)[3];
+    const i64 before = blocks ? plain_bytes_of(p, at.of_v, at.first) : at.first * step;
 #pragma unroll 1
-        for (int i0 = 0; i0 < n; i0 += 32)
+    for (int i0 = 0; i0 < n; i0 += 32)
 #pragma unroll 1
-            for (int m0 = 0; m0 < PLAIN_ROWS; m0 += 8) {
-                const int i = i0 + lane;
-                T y[8];
+        for (int m0 = 0; m0 < PLAIN_ROWS; m0 += 8) {
+            const int i = i0 + lane;
+            const char *from[8];
+            unsigned y[8];
 #pragma unroll
-                for (int u = 0; u < 8; u++) {
-                    const char *const from = row_of_lane(row, m0 + u);
-                    y[u] = *(const T *)(from && i < n ? from + before + i * step : safe);
-                    if (!from || i >= n) y[u] = 0;
-                }
+            for (int u = 0; u < 8; u++) {
+                from[u] = row_of_lane(row, m0 + u);
+                y[u] = from[u] && i < n;
+                from[u] = y[u] ? from[u] + before + i * step : safe;
+            }
+            const auto copy = [&](auto unit) {      /* all on their way at once */
+                typedef decltype(unit) T;
+                T x[8];
+#pragma unroll
+                for (int u = 0; u < 8; u++) x[u] = *(const T *)from[u];
 #pragma unroll
                 for (int u = 0; u < 8; u++)
                     *(T *)((char *)(slot + (m0 + u) * PLAIN_PITCH)
                            + (blocks ? i * size + 16 * plain_piece(u) : (i * size) ^ 16 * plain_piece(u)))
-                        = y[u];
-            }
-    };
-    if (plain_bytes_of(p, at.of_v, 32) == 128) copy(0u);
-    else if (type == SANTA_E4M3 || type == SANTA_E5M2) copy((unsigned char)0);
-    else copy((unsigned short)0);
+                        = y[u] ? x[u] : (T)0;
+            };
+            if (size == 4) copy(0u);
+            else if (size == 2) copy((unsigned short)0);
+            else copy((unsigned char)0);
+        }
     __syncwarp();
 }
 
@@ -2677,22 +2684,26 @@ __device__ __noinline__ float plain_number(int type, const uint4 *slot, int m, i
 __device__ __forceinline__ void load_plain_query(const params &p, int b, int head, int heads, int thread,
                                                  int threads, float *q) {
     const char *const rows = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + head * p.q_stride[2];
-    const auto load = [&](int type) {               /* inlined, each time for one type */
+    const int type = p.q_type;
 #pragma unroll 1
-        for (int f = thread; f < p.query_pitch; f += threads) {
-            const char *const from = rows + min(f, p.d - 1) * p.q_stride[3];
-            float y[PASS_HEADS];
+    for (int f = thread; f < p.query_pitch; f += threads) {
+        const char *const from = rows + min(f, p.d - 1) * p.q_stride[3];
+        unsigned y[PASS_HEADS];                     /* all on their way at once */
+        if (type == SANTA_F32)
 #pragma unroll
             for (int h = 0; h < PASS_HEADS; h++)
-                y[h] = load_any(type, from + min(h, heads - 1) * p.q_stride[2]);
+                y[h] = *(const unsigned *)(from + min(h, heads - 1) * p.q_stride[2]);
+        else
 #pragma unroll
             for (int h = 0; h < PASS_HEADS; h++)
-                q[h * p.query_pitch + (f ^ 16 * (h & 1))] = h < heads && f < p.d ? y[h] : 0.0f;
+                y[h] = *(const unsigned short *)(from + min(h, heads - 1) * p.q_stride[2]);
+#pragma unroll
+        for (int h = 0; h < PASS_HEADS; h++) {
+            const float x = type == SANTA_F16 ? __half2float(__ushort_as_half((unsigned short)y[h]))
+                          : __uint_as_float(type == SANTA_F32 ? y[h] : y[h] << 16);
+            q[h * p.query_pitch + (f ^ 16 * (h & 1))] = h < heads && f < p.d ? x : 0.0f;
         }
-    };
-    if (p.q_type == SANTA_F32) load(SANTA_F32);
-    else if (p.q_type == SANTA_F16) load(SANTA_F16);
-    else load(SANTA_BF16);
+    }
 }
 
 /* x in two numbers of the tensor cores, f32 but for a bit or two. */
