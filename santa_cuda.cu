@@ -6335,6 +6335,12 @@ __device__ __forceinline__ bool unit_rows(const params &p, int b, int u, int &fr
     return from < to;
 }
 
+/* The same for kernels that count, called. */
+__device__ __noinline__ int2 rows_of_unit(const params &p, int b, int u) {
+    int2 x;
+    return unit_rows(p, b, u, x.x, x.y) ? x : make_int2(0, 0);
+}
+
 /* Where the sums of a unit and head lie, in blocks. */
 __device__ __forceinline__ i64 unit_at(const params &p, int b, int head, int u) {
     return ((i64)b * p.heads + head) * p.units + u;
@@ -6663,7 +6669,9 @@ __global__ void __launch_bounds__(256) k_join(const __grid_constant__ params p) 
 #pragma unroll 1
         for (int w = threadIdx.x; w < words; w += 256) {
             unsigned x = 0;
+#pragma unroll 1
             for (int h = 0; h < p.group; h++) x |= p.own[(first + h) * words + w];
+#pragma unroll 1
             for (int h = 0; h < p.group; h++)
                 p.sets[(first + h) * words + w] = p.per_head ? p.own[(first + h) * words + w] : x;
         }
@@ -6671,9 +6679,10 @@ __global__ void __launch_bounds__(256) k_join(const __grid_constant__ params p) 
         for (int i = 0; i < 2 * p.group; i++) bad |= p.picked[2 * first + i] < 0;
 #pragma unroll 1
         for (int u = 0; u < p.units; u++) {
-            int from, to;
-            if (!unit_rows(p, b, u, from, to)) continue;
+            const int2 own = rows_of_unit(p, b, u);
+            const int from = own.x, to = own.y;
             rows += to - from;
+#pragma unroll 1
             for (int row = from; p.stats && row < to; row++) {
                 int begin, end, position;
                 row_range(p, b, row, 1, begin, end, position);
@@ -6766,8 +6775,10 @@ __global__ void __launch_bounds__(256) k_audit(const __grid_constant__ params p)
     float *const shares = p.shares + unit_at(p, b, head, 0) * p.sample_splits * BLOCK;
 #pragma unroll 1
     for (int u = 0; u < p.units; u++) {
-        int from, to, begin, end, position;
-        if (!unit_rows(p, b, u, from, to)) continue;
+        int begin, end, position;
+        const int2 own = rows_of_unit(p, b, u);
+        const int from = own.x, to = own.y;
+        if (from >= to) continue;
         row_range(p, b, to - 1, 1, begin, end, position);
         const int splits = (end + SAMPLE_BLOCKS * BLOCK - 1) / (SAMPLE_BLOCKS * BLOCK);
         float *const of_unit = shares + (i64)u * p.sample_splits * BLOCK;
@@ -6787,10 +6798,9 @@ __global__ void __launch_bounds__(256) k_audit(const __grid_constant__ params p)
     const double low = low_mean(shared, (rows + 99) / 100, &smallest, [&](auto take) {
 #pragma unroll 1
         for (int u = 0; u < p.units; u++) {
-            int from, to;
-            if (!unit_rows(p, b, u, from, to)) continue;
+            const int2 own = rows_of_unit(p, b, u);
 #pragma unroll 1
-            for (int i = threadIdx.x; i < to - from; i += 256)
+            for (int i = threadIdx.x; i < own.y - own.x; i += 256)
                 take(shares[(i64)u * p.sample_splits * BLOCK + i]);
         }
     });
