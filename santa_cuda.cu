@@ -7445,10 +7445,11 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
             if (part == 0)
                 mine = (squares - sum * sum / (double)count) * ((double)count / (double)(count - 1));
         } else {
-            const auto add = [&](auto of) {         /* nothing stands between four rows' loads */
+            /* nothing stands between four rows' loads, but what calls goes one by one */
+            const auto add = [&](auto of, auto at_once) {
                 double before = begin < end ? of(max(begin - 1, 0)) : 0.0,
                        last = begin < end ? weight(max(begin - 1, 0)) : 0.0;
-#pragma unroll 4
+#pragma unroll decltype(at_once)::value
                 for (int i = begin; i < end; i++) {
                     const double x = of(i), w = weight(i);
                     mine += 0.25 * (w * w + last * last) * (x - before) * (x - before);
@@ -7456,8 +7457,8 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
                     last = w;
                 }
             };
-            if (p.v_scales.data) add(scaled);
-            else add(value);
+            if (p.v_scales.data) add(scaled, a_number<1>());
+            else add(value, a_number<4>());
             mine *= (double)n / (double)(n - 1);
         }
         if (column < p.dv) total += mine;
@@ -13158,7 +13159,7 @@ __device__ __noinline__ double best_split(const params &p, double a, double c) {
         const double step = (hi - lo) / 33.0, x = lo + step * (double)((threadIdx.x & 31) + 1),
                      f = va_z(p, x) * a + va_z(p, delta - x) * c;
         double least = f, at = x;
-#pragma unroll
+#pragma unroll 1
         for (int o = 16; o; o >>= 1) {
             const double g = __shfl_xor_sync(FULL, least, o), y = __shfl_xor_sync(FULL, at, o);
             if (g < least || (g == least && y < at)) { least = g; at = y; }
@@ -13215,7 +13216,7 @@ __device__ __noinline__ int head_needs(const params &p, const va_row &row, int b
         const float top = sums[i * pitch + p.dv];
         return top < MASK_LIMIT ? 0.0f : pow2(top - m);
     };
-#pragma unroll
+#pragma unroll 1
     for (int o = 16; o; o >>= 1) {
         d[0] += __shfl_xor_sync(FULL, d[0], o);
         d[1] += __shfl_xor_sync(FULL, d[1], o);
@@ -13248,7 +13249,7 @@ __device__ __noinline__ int head_needs(const params &p, const va_row &row, int b
             norm += whole * whole;
             mean += part * part;
         }
-#pragma unroll
+#pragma unroll 1
         for (int o = 16; o; o >>= 1) {
             norm += __shfl_xor_sync(FULL, norm, o);
             mean += __shfl_xor_sync(FULL, mean, o);
@@ -13915,7 +13916,7 @@ __device__ __forceinline__ void add_sums(const params &p, word_memory &s, const 
         }
         __syncthreads();
         if (c >= columns) continue;
-#pragma unroll 8
+#pragma unroll 4
         for (int i = 0; i < n; i++) {
             const double lift = scales[i].scale, weights = scales[i].mass,
                          add = (at > 1 ? (double)((float)lift * (float)lift) : lift)
