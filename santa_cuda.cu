@@ -4617,7 +4617,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_query_digits(const __grid_
     for (int o = 1; o < 32; o <<= 1) m = max_or_nan(m, __shfl_xor_sync(FULL, m, o));
     /* the largest is 2^21 or more and below 2^22 */
     const int above = max((int)(__float_as_uint(m) >> 23), 22), down = above - 127 - 21;
-    const float up = __uint_as_float((unsigned)(127 - down) << 23), unit = m <= FLT_MAX ? 1.0f / up : NAN;
+    const float up = __uint_as_float((unsigned)(127 - down) << 23),
+                unit = m <= FLT_MAX ? __uint_as_float((unsigned)(127 + down) << 23) : NAN;
     const i64 item = b * p.kv_heads * p.q_slices + blockIdx.x;
     const float first = p.q_sets == 1 ? 65536.0f : 1.0f;
     if (lane == 0)
@@ -6930,6 +6931,7 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
             bool here = false, before = false;
             if (j < 0) continue;                    /* another rank's */
             draws++;
+#pragma unroll 1
             for (int k = 0; k < i && !here && !p.list_rest; k++) here = p.keys[row * p.max_draws + k] == j;
             if (here) continue;
             by_head++;
@@ -7168,8 +7170,9 @@ __device__ __noinline__ double joined_error(const params &p, i64 row, double &sh
 __global__ void __launch_bounds__(128) k_join_ranks(const __grid_constant__ params p) {
     SHARED(s, join_memory);
     const i64 row = blockIdx.x, apart = p.part_floats, last = p.rows_in_all * p.dv;
-    const int head = (int)(row % p.heads), q = (int)(row / p.heads % p.q_len);
-    const i64 b = row / p.heads / p.q_len;
+    const unsigned of_heads = blockIdx.x / (unsigned)p.heads;
+    const int head = (int)(blockIdx.x % (unsigned)p.heads), q = (int)(of_heads % (unsigned)p.q_len);
+    const i64 b = of_heads / (unsigned)p.q_len;
     const bool adapts = p.method == SANTA_VATTENTION,
                exact = p.method == SANTA_DENSE || p.rank_lse || (p.rank_again && p.rank_again[row]);
     const float *lse = p.parts + last + row;
@@ -11148,7 +11151,7 @@ __global__ void __launch_bounds__(256) k_draw_stats(const __grid_constant__ para
 #pragma unroll 1
     for (int g = 0; g < lists && !is_short; g++) {
         const int n = p.draws[row + g * p.together];
-        const int *list = p.keys + (row / p.together + g) * p.max_draws;
+        const int *list = p.keys + ((i64)b * (p.heads / p.together) + kv * lists + g) * p.max_draws;
 #pragma unroll 1
         for (int i = threadIdx.x; i < n; i += 256) {
             const int j = list[i];
@@ -14079,7 +14082,8 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
         }
         __syncthreads();
     }
-    const i64 team = adapts ? row : row / p.together * p.together;
+    const i64 teams = p.heads / p.together, own_team = b * teams + head / p.together,
+              team = adapts ? row : own_team * p.together;
     const auto largest = [&](int j, int from, int step) {
         float size = 0.0f;
 #pragma unroll 1
@@ -14090,7 +14094,7 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
               others = adapts ? whole_portions(p, listed.fixed) * p.list_keys : 0,
               more = adapts ? first_portion(p, listed, 1) * p.list_keys - listed.base : 0;
     const int *const keys = adapts ? p.va.list + ((i64)b * p.kv_heads + kv) * p.va.list_pitch
-                                   : p.keys + team / p.together * p.max_draws;
+                                   : p.keys + own_team * p.max_draws;
     const char *const q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + head * p.q_stride[2];
     const int column = min(tid % PROXY_DIM, p.dv - 1);
     const char *const v = p.v + kv * p.v_stride[2];
