@@ -1005,7 +1005,7 @@ struct copied_keys_memory {
 enum { SCAN_HEADS = 1024 };                         /* of a group, at most */
 struct copied_sizes_memory { float2 head[SCAN_HEADS]; };                /* max, factor */
 
-template <bool SCANS> struct route_memory {
+template <bool BEHIND> struct route_memory {
     bucket_span span[ROUTE_SPANS];
     double teeth[ROUTE_THREADS], scratch[2][32];
     u64 rows[32];
@@ -1015,7 +1015,7 @@ template <bool SCANS> struct route_memory {
     alignas(16) int bins[4][256];
     float2 head[ROUTE_HEADS];
     int drawn;
-    double scanned[SCANS ? ROUTE_THREADS : 1];      /* teeth of the blocks of a copy of K */
+    double scanned[BEHIND ? ROUTE_THREADS : 1];      /* teeth of the blocks of a copy of K */
 };
 
 /* A host compiler alone, with the runtime of test/cuda/standin, takes this file without its
@@ -1118,8 +1118,8 @@ void k_nearest_plain(const params p) {
 void k_index(const params) { standin_kernel(32 * INDEX_WARPS, sizeof(index_memory), 0); }
 void k_scan(const params) { standin_kernel(SCAN_THREADS, sizeof(copied_keys_memory), 0); }
 void k_scan_sizes(const params) { standin_kernel(SCAN_THREADS, sizeof(copied_sizes_memory), 0); }
-template <bool SCANS> void k_route(const params) {
-    standin_kernel(ROUTE_THREADS, sizeof(route_memory<SCANS>), 0);
+template <bool BEHIND> void k_route(const params) {
+    standin_kernel(ROUTE_THREADS, sizeof(route_memory<BEHIND>), 0);
 }
 void k_route_error(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
 void k_route_mass(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
@@ -15226,7 +15226,7 @@ __global__ void __launch_bounds__(SCAN_THREADS) k_scan(const __grid_constant__ p
                         for (int i = 1; i < 4; i++) own = c == i ? acc[u][4 * e + i] : own;
                         float x = gain * ((float)own * unit[e] - middle[e]) + unit[e] * centre[e];
                         if (extra) {
-                            if (p.soft_cap > 0.0f) x = cap_score(x, p.soft_cap);
+                            if (p.soft_cap > 0.0f) x = cap_score(x, p.soft_cap, p.per_cap);
                             x = (x + slope[e] * (float)(block * BLOCK + key[u] - position)) * LOG2E;
                         }
                         if (!here || !(x < INFINITY)) x = __int_as_float(0x7fc00000);
@@ -15390,20 +15390,20 @@ __device__ __noinline__ int sure_of_block(scan_odds x, int count, float2 all, co
      probe      the num_probes largest sums, by the digits of their bits
      chances    of the other keys, which add up to the draws
      list       the buckets that are read; then a thread for each tooth of the comb
-   SCANS, with a copy of K, twice: up to the probe, whose buckets are scanned then, and behind the scan,
+   With a copy of K twice: up to the probe, whose buckets are scanned then, and BEHIND the scan,
    with the scanned keys among those that are drawn from.
    Reads: 4 bytes of each bucket, 4 bytes for each of a group's logits, 2 bytes for each key
    that is not far. Latency counts.
    Barriers: between these steps, and in each scan. */
-template <bool SCANS>
+template <bool BEHIND>
 __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__ params p) {
     enum { THREADS = ROUTE_THREADS, WARPS = THREADS / 32 };
-    SHARED(s, route_memory<SCANS>);
+    SHARED(s, route_memory<BEHIND>);
     const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), kv = blockIdx.x, b = blockIdx.y;
     const int buckets = p.buckets, several = (buckets + THREADS - 1) / THREADS;
     const i64 item = (i64)b * p.kv_heads + kv;
     bucket_span *const span = p.spans ? p.spans + item * buckets : s.span;
-    const int stage = SCANS ? p.scan.stage : 0;
+    const bool scans = BEHIND || p.scan.stage;
     const int own = min(tid * several, buckets), own_end = min(own + several, buckets);
     const auto each = [&](auto f) {
 #pragma unroll 1
@@ -15414,20 +15414,20 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     launch_dependents();
     key_range(p, b, begin, end, position);
     bool bad = !find_index(p, b, kv, x);
-    if (!bad && stage < 2) {                        /* on their way beside the header, if it has all keys */
+    if (!bad && !BEHIND) {                        /* on their way beside the header, if it has all keys */
         const i64 behind = max(end - min(p.local_tokens, end) - BLOCK, 0);
         for (i64 j = behind / BLOCK * BLOCK + BLOCK * tid; j < end; j += BLOCK * THREADS)
             prefetch((const char *)(x.bucket + j));
     }
     bad = bad || !has_header(p, x);
     const list_range range = bad   ? list_range{ begin, begin }
-                           : stage ? copied_far_keys_of(p, x, b, begin, end)
+                           : scans ? copied_far_keys_of(p, x, b, begin, end)
                                    : far_keys_of(p, x, begin, end);
     const int from = range.to, to = range.from, sorted = bad ? 0 : x.header[I_SORTED];
 #pragma unroll 1
     for (int i = tid; i < 4 * 256; i += THREADS) s.bins[i / 256][i % 256] = 0;
     if (tid == 0) s.drawn = 0;
-    if (!bad && stage < 2) {
+    if (!bad && !BEHIND) {
 #pragma unroll 1
         for (int i = tid; i < buckets; i += THREADS) span[i] = { 0, 0, 0.0f, 0.0f };
         __syncthreads();
@@ -15462,10 +15462,10 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     const bool some = to > from;                    /* the same for all threads */
     if (tid < 2) prefetch(tid ? (const char *)logits : (const char *)(p.piece_table + item * buckets));
     wait_for_previous();
-    if (stage == 2) bad = p.scan.bad[item] != 0;
-    if (!some || stage == 2) bad = __syncthreads_or(bad);
+    if (BEHIND) bad = p.scan.bad[item] != 0;
+    if (!some || BEHIND) bad = __syncthreads_or(bad);
 #pragma unroll 1
-    for (int g0 = 0; some && stage < 2 && g0 < p.group; g0 += ROUTE_HEADS) {
+    for (int g0 = 0; some && !BEHIND && g0 < p.group; g0 += ROUTE_HEADS) {
         const int heads = min(p.group - g0, (int)ROUTE_HEADS);
         float y[ROUTE_HEADS];                       /* of the thread's first bucket, on their way */
 #pragma unroll
@@ -15513,10 +15513,10 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     const float READ = 2.0f, SCANNED = 3.0f;
     const bool routes = some && !bad;
     const auto is_open = [&](const bucket_span &y) {
-        return y.count && y.sum != READ && (!SCANS || y.sum != SCANNED);
+        return y.count && y.sum != READ && (!BEHIND || y.sum != SCANNED);
     };
     const auto bits_of = [&](const bucket_span &y) { return y.count ? __float_as_uint(y.sum) + 1 : 0u; };
-    if (routes && stage < 2) {
+    if (routes && !BEHIND) {
         /* those with digits above prefix, and `want` of those with the same ones */
         unsigned prefix = 0, mask = 0;
         int want = p.num_probes, shift = 24;
@@ -15571,10 +15571,10 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
             const unsigned bits = bits_of(y), digits = bits & mask;
             const bool is_read = !none && bits
                               && (digits > prefix || (digits == prefix && (all || before++ < want)));
-            y.sum = !is_read ? 0.0f : stage ? SCANNED : READ;
+            y.sum = !is_read ? 0.0f : scans ? SCANNED : READ;
         });
     }
-    if (stage == 1) {
+    if (!BEHIND && scans) {
         __syncthreads();
         const int words = (buckets + 31) / 32;
 #pragma unroll 1
@@ -15612,11 +15612,11 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         return;
     }
     /* the blocks of the copy: a thread owns neighbouring ones */
-    const int first_block = from / BLOCK, blocks = routes && stage ? (to - 1) / BLOCK + 1 - first_block : 0,
+    const int first_block = from / BLOCK, blocks = BEHIND && routes ? (to - 1) / BLOCK + 1 - first_block : 0,
               few = (blocks + THREADS - 1) / THREADS, own_block = min(tid * few, blocks),
               own_block_end = min(own_block + few, blocks);
     const i64 block0 = item * p.blocks + first_block;
-    const float *const sizes = stage ? p.scan.scores + (((i64)b * p.heads + kv * p.group) * p.blocks
+    const float *const sizes = BEHIND ? p.scan.scores + (((i64)b * p.heads + kv * p.group) * p.blocks
                                                         + first_block) * BLOCK : nullptr;
     double scan_even = 0.0, scan_rate = 0.0, bound = 0.0, scan_lambda = 0.0, scan_teeth = 0.0;
     int copied = 0;
@@ -15649,7 +15649,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         scan_once<double, WARPS>(keys, s.scratch[1], &sum);
         keys = sum;
         bool all = !(keys > left);
-        if (stage) {                                /* no number there: all are read */
+        if (BEHIND) {                               /* no number there: all are read */
             redone = __syncthreads_or(redone);
             all |= redone;
         }
@@ -15678,7 +15678,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
                 y.sum = READ;
                 gone += (double)y.count;
             });
-            if (stage) {
+            if (BEHIND) {
                 int sure = 0;
                 double unused = 0.0;
                 bound = fmax(bound, lambda);
@@ -15694,7 +15694,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         }
         each([&](int, bucket_span &y) { if (is_open(y)) y.sum = (float)(lambda * (double)y.sum); });
         scan_lambda = lambda;
-        if (stage) {                                /* teeth of the scanned keys come first */
+        if (BEHIND) {                               /* teeth of the scanned keys come first */
 #pragma unroll 1
             for (int i = own_block; i < own_block_end && !all; i++) {
                 double open = 0.0;
@@ -15864,7 +15864,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     for (int i = 1; i < WARPS; i++) largest = max(largest, s.bins[0][i]);
     const double far = to - from;
     int all_copied = 0;
-    for (int i = 0; stage && routes && p.samples && i < WARPS; i++) all_copied += s.bins[1][i];
+    for (int i = 0; BEHIND && routes && p.samples && i < WARPS; i++) all_copied += s.bins[1][i];
     p.routed[item] = { end - begin, to - from, s.whole, s.drawn, pieces, routes, all_copied, redone,
                        routes ? (i64)((double)buckets * squares / (far * far) * 1e6) : 0,
                        routes ? (i64)((double)largest / far * 1e6) : 0 };
@@ -17944,9 +17944,7 @@ cudaError_t launch_routed(call &c) {
     }
     if (e == cudaSuccess && !layers) e = launch_rows(c, hidden);
     const dim3 rows = grid_of(c.g.stats);
-    if (e == cudaSuccess)
-        e = c.g.scans ? launch<k_route<true>>(c, rows, ROUTE_THREADS, 0, true)
-                      : launch<k_route<false>>(c, rows, ROUTE_THREADS, 0, true);
+    if (e == cudaSuccess) e = launch<k_route<false>>(c, rows, ROUTE_THREADS, 0, true);
     if (e == cudaSuccess && c.g.scans) {
         p.proxy = proxy;
         e = launch_scan(c);

@@ -616,8 +616,8 @@ static void check_routed(const problem &x, const standin_launch &l, const params
         CHECK(p.proxy == x.a.proxy && p.scan.stage == 1 && p.slices == over(group, 8));
         check_grid(l, most, which == SCAN ? kv_heads * p.slices : kv_heads, batch, name);
     } else if (which == 1 || which == BEFORE_SCAN) {
-        CHECK_MSG(name == (is_copied(x) ? "k_route<true>" : "k_route<false>"), "%s for the choice",
-                  name.c_str());
+        CHECK_MSG(name == (is_copied(x) && which == 1 ? "k_route<true>" : "k_route<false>"),
+                  "%s for the choice", name.c_str());
         CHECK(p.scan.stage == (which == BEFORE_SCAN ? 1 : is_copied(x) ? 2 : 0) && !p.proxy);
         CHECK_INT(p.logit_tiles, over(r.num_buckets, 16 * (8 / p.product.splits)));
         check_grid(l, kv_heads, batch, 1, name);
