@@ -1148,6 +1148,13 @@ __device__ __forceinline__ float pow2(float x) {
     return y;
 }
 
+/* 1 / x of 20 bits or so; of 0 and infinities one another. */
+__device__ __forceinline__ double near_reciprocal(double x) {
+    double y;
+    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+    return y;
+}
+
 /* x is computed here, not again wherever it is used. */
 __device__ __forceinline__ void keep(unsigned &x) { asm volatile("" : "+r"(x)); }
 
@@ -1473,6 +1480,25 @@ __device__ __forceinline__ uint4 philox(u64 key, unsigned c0, unsigned c1, unsig
         k1 += 0xBB67AE85u;
     }
     return make_uint4(c0, c1, c2, c3);
+}
+
+/* 1 / x within 2^-52, and x / y as `/` rounds it: the instructions that nvcc makes of that, less
+   its check and call, of 1.6 kB in each kernel, for what these cannot divide by: 0, infinities
+   and numbers near the ends of f64. */
+__device__ __forceinline__ double reciprocal(double x) {
+    const double y = __hiloint2double(__double2hiint(near_reciprocal(x)), 1), e = fma(-x, y, 1.0),
+                 z = fma(y, fma(e, e, e), y);
+    return fma(z, fma(-x, z, 1.0), z);
+}
+__device__ __forceinline__ double quotient(double x, double y) {
+    const double z = reciprocal(y), q = z * x;
+    return isinf(x) ? q : fma(z, fma(-y, q, x), q);
+}
+
+/* The same of floats: such a quotient is further from the middle of two floats than what is
+   rounded here is off. */
+__device__ __forceinline__ float quotient_of_floats(float x, float y) {
+    return (float)((double)x * reciprocal((double)y));
 }
 
 __device__ __forceinline__ bool is_first_cta() { return !(blockIdx.x | blockIdx.y | blockIdx.z); }
@@ -3156,7 +3182,7 @@ __device__ __noinline__ double sink_share_of(const params &p, int head, float m,
     if (p.sinks[head] == -INFINITY || !(total > 0.0)) return 1.0;
     const double natural = (double)m * 0.69314718055994530942, sink = (double)p.sinks[head],
                  t = total * (double)exp_below(natural, sink);
-    return t / (t + (double)exp_below(sink, natural));
+    return quotient(t, t + (double)exp_below(sink, natural));
 }
 
 __device__ __forceinline__ double sink_share(const params &p, int head, float m, double total) {
@@ -4053,7 +4079,7 @@ __device__ __forceinline__ void write_joined(const params &p, int b, int head, f
         if (apart) p.rank_lse[at] = head_lse(p, head, m, whole);
     }
     const bool bad = !(whole == whole) || isinf(whole);
-    const double share = all > 0.0 ? sink_share(p, head, m, whole) / all : 0.0;
+    const double share = all > 0.0 ? quotient(sink_share(p, head, m, whole), all) : 0.0;
     columns([&](int k, float sum) {
         const float f = bad       ? __int_as_float(0x7fc00000)
                       : all > 0.0 ? (float)((double)sum * share) * p.v_scale : 0.0f;
@@ -5723,7 +5749,8 @@ __device__ __forceinline__ void write_tile(const params &p, const tile &t, int m
         const bool bad = !(sum == sum) || isinf(sum);
         if (p.lse && c == 0 && t.column == 0)
             p.lse[lse_of(p, t.b, q.row, q.head)] = head_lse(p, q.head, highest, sum);
-        const double share = sum > 0.0f ? sink_share(p, q.head, highest, sum) / (double)sum : 0.0;
+        const double share
+            = sum > 0.0f ? quotient(sink_share(p, q.head, highest, sum), (double)sum) : 0.0;
         const float f = bad ? __int_as_float(0x7fc00000) : (float)share * p.v_scale;
         char *out = p.out + t.b * p.out_stride[0] + q.row * p.out_stride[1] + q.head * p.out_stride[2]
                   + (t.column + 2 * c) * p.out_stride[3];
@@ -6585,7 +6612,7 @@ __global__ void __launch_bounds__(256) k_select(const __grid_constant__ params p
             if (__float_as_uint(mass[i]) > least) mine += (double)mass[i];
         const double held = cta_total<8>(mine, shared.scratch);
         const double each = (double)__uint_as_float(least);
-        taken = each > 0.0 ? (unsigned)fmin(ceil((target - held) / each), 2147483647.0) : 0u;
+        taken = each > 0.0 ? (unsigned)fmin(ceil(quotient(target - held, each)), 2147483647.0) : 0u;
         while (taken > 0 && held + (double)(taken - 1) * each >= target) taken--;
     }
     __syncthreads();
@@ -6695,7 +6722,7 @@ __global__ void __launch_bounds__(256) k_join(const __grid_constant__ params p) 
     int begin, end, start;
     row_range(p, b, 0, 1, begin, end, start);
     const int first_row = first_row_of(p, b, start);
-    const double cost = rows > 0 ? (double)rows / (double)(p.q_len - first_row) : 0.0;
+    const double cost = rows > 0 ? quotient((double)rows, (double)(p.q_len - first_row)) : 0.0;
 #pragma unroll 1
     for (int h = 0; h < apart; h++) {
         i64 mine[2] = { 0, 0 };
@@ -6705,10 +6732,10 @@ __global__ void __launch_bounds__(256) k_join(const __grid_constant__ params p) 
         all_kept += (i64)kept;
         all_blocks += (i64)of_head;
         if (threadIdx.x == 0 && p.audit)
-            audit[h].kept_share = of_head > 0.0 ? kept / of_head : 1.0;
+            audit[h].kept_share = of_head > 0.0 ? quotient(kept, of_head) : 1.0;
     }
     if (threadIdx.x) return;
-    const double share = all_blocks > 0 ? (double)all_kept / (double)all_blocks : 1.0;
+    const double share = all_blocks > 0 ? quotient((double)all_kept, (double)all_blocks) : 1.0;
     const int dense = !p.mask && (bad || share + cost > p.dense_above);
     if (!p.mask) p.runs_dense[b * (int)p.kv_heads + kv] = dense;
 #pragma unroll 1
@@ -6762,7 +6789,7 @@ __device__ __forceinline__ double low_mean(select_memory &shared, int worst, flo
         taken += now;
         last = all;
     }
-    return worst > 0 ? low / (double)worst : 1.0;
+    return worst > 0 ? quotient(low, (double)worst) : 1.0;
 }
 
 /* Mean of the sampled rows' shares, and of the worst 1 % of them.
@@ -6810,7 +6837,7 @@ __global__ void __launch_bounds__(256) k_audit(const __grid_constant__ params p)
     const int *picked = p.picked + ((i64)b * p.heads + head) * 2;
     const bool bad = picked[0] < 0 || picked[1] < 0;
     const double nan = (double)__int_as_float(0x7fc00000);
-    a->sampled_mass = bad ? nan : rows > 0 ? sum / (double)rows : 1.0;
+    a->sampled_mass = bad ? nan : rows > 0 ? quotient(sum, (double)rows) : 1.0;
     a->sampled_low = bad ? nan : low;
 }
 
@@ -6847,7 +6874,7 @@ __global__ void __launch_bounds__(256) k_row_mass(const __grid_constant__ params
     all = cta_total<8>(all, shared.scratch);
     read = cta_total<8>(read, shared.scratch);
     if (threadIdx.x) return;
-    const float share = (float)fmin(read / all, 1.0);
+    const float share = (float)fmin(quotient(read, all), 1.0);
     p.row_mass[result_of(p, b, p.q_index, head)]
         = all != all ? __int_as_float(0x7fc00000) : all > 0.0 ? share : 1.0f;
 }
@@ -7419,11 +7446,11 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
                         sum += x;
                         squares += x * x;
                     }
-                    mine += squares - sum * sum / (double)combs;
+                    mine += squares - quotient(sum * sum, (double)combs);
                 }
                 i = to;
             }
-            mine *= (double)combs / (double)(combs - 1);
+            mine *= quotient((double)combs, (double)(combs - 1));
         } else if (combs > 1 || independent) {
             const int count = combs > 1 ? combs : n, step = combs > 1 ? combs : n;
             double sum = 0.0, squares = 0.0;
@@ -7446,7 +7473,8 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
                 squares += s.squares[i][tid % 128];
             }
             if (part == 0)
-                mine = (squares - sum * sum / (double)count) * ((double)count / (double)(count - 1));
+                mine = (squares - quotient(sum * sum, (double)count))
+                     * quotient((double)count, (double)(count - 1));
         } else {
             /* nothing stands between four rows' loads, but what calls goes one by one */
             const auto add = [&](auto of, auto at_once) {
@@ -7462,7 +7490,7 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
             };
             if (p.v_scales.data) add(scaled, a_number<1>());
             else add(value, a_number<4>());
-            mine *= (double)n / (double)(n - 1);
+            mine *= quotient((double)n, (double)(n - 1));
         }
         if (column < p.dv) total += mine;
     }
@@ -8531,9 +8559,10 @@ __device__ __forceinline__ void rotate_query(const params &p, const unsigned (&r
     }
 #pragma unroll
     for (int o = 16; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(FULL, top, o));
-    const float t = __all_sync(FULL, good) ? top / 127.0f : __int_as_float(0x7fc00000);
+    const float t
+        = __all_sync(FULL, good) ? (float)((double)top * (1.0 / 127.0)) : __int_as_float(0x7fc00000);
     /* where q is next to nothing all codes are 0 */
-    const float inverse = t > 1e-30f ? 1.0f / t : 0.0f;
+    const float inverse = t > 1e-30f ? quotient_of_floats(1.0f, t) : 0.0f;
     int sum = 0;
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
@@ -11217,8 +11246,8 @@ __global__ void __launch_bounds__(256) k_draw_stats(const __grid_constant__ para
     expected = mean_sum(p, 1, expected);
     found = mean_sum(p, 2, found);
     if (count == 0) return;
-    p.stats->expected_variance = 1e-6 * (double)expected / (double)count;
-    p.stats->found_variance = 1e-6 * (double)found / (double)count;
+    p.stats->expected_variance = quotient(1e-6 * (double)expected, (double)count);
+    p.stats->found_variance = quotient(1e-6 * (double)found, (double)count);
 }
 
 /* ------------------------------------------------------------------------- >>select-kernel */
@@ -11315,7 +11344,8 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
        count */
     const bool bounded = !by_mass && blocks >= wanted;
     const float span = fminf(fmaxf(m - low, 1e-30f), 1e37f) * (bounded ? 1.0f : blocks < 64 ? 16.0f : 4.0f),
-                scale = (float)LAST / span, width = span / (float)LAST, top16 = rintf(16.0f * m);
+                scale = quotient_of_floats((float)LAST, span),
+                width = (float)((double)span * (1.0 / LAST)), top16 = rintf(16.0f * m);
     const auto steps = [&](float x) { return fminf((m - x) * scale, (float)LAST); };
     const auto bin_at = [](float step) {            /* 2^23 more leaves the integer in the low bits */
         return __float_as_uint(__fadd_rd(step, 8388608.0f)) - 0x4b000000u;
@@ -11780,7 +11810,8 @@ __global__ void __launch_bounds__(PORTION) k_rank_bins(const __grid_constant__ p
             c.value |= (unsigned)chosen << (32 - 8 * step);
             c.mask |= 255u << (32 - 8 * step);
             c.own += s.own;
-            const double each = amount / (double)count, take = each > 0.0 ? ceil(c.want / each) : 1.0;
+            const double each = quotient(amount, (double)count),
+                         take = each > 0.0 ? ceil(quotient(c.want, each)) : 1.0;
             const int ties = take < 1.0 ? 1 : take < (double)count ? (int)take : count;
             if (step == 4 && blockIdx.z == 0) p.wants[row] = c.own + min(max(ties - before, 0), here);
             s.met = c;
@@ -12828,7 +12859,7 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
             sample[2 * i] = sortable(raw[i].x);
             sample[2 * i + 1] = sortable(raw[i].y);
         }
-        const float share = (float)want / (float)r.mid * (float)CHOOSE_SAMPLES;
+        const float share = quotient_of_floats((float)want, (float)r.mid) * (float)CHOOSE_SAMPLES;
         unsigned order = (unsigned)(share + 5.0f * sqrtf(share)) + 8u, found = 0;
 #pragma unroll 1
         for (int digit = 0; digit < 2; digit++) {
@@ -13295,7 +13326,7 @@ __device__ __noinline__ float add_portions(const params &p, combine_memory &shar
               column = min((int)blockIdx.z * 128 + tid % 128, p.dv - 1);
     const i64 pitch = p.dv + 4;
     const int fixed = whole_portions(p, row.fixed), last = first_portion(p, row, 2);
-    const double w = row.budget > 0 ? (double)row.residual / (double)row.budget : 1.0;
+    const double w = row.budget > 0 ? quotient((double)row.residual, (double)row.budget) : 1.0;
     const float *sums = p.va.sums + at * p.va.portions * pitch;
     float m = MASKED, sum[2] = { 0.0f, 0.0f };
     double total = 0.0;
@@ -13355,7 +13386,7 @@ __device__ __noinline__ void write_result(const params &p, const combine_memory 
                 x.num_base = row.base;
                 x.budget = row.budget;
                 x.exact = row.budget == row.residual;
-                x.density = (double)(row.fixed + row.budget) / (double)keys;
+                x.density = quotient((double)(row.fixed + row.budget), (double)keys);
                 x.max_score = top;
                 x.needed = row.budget;
                 x.denominator = all;
@@ -13387,7 +13418,7 @@ __device__ __noinline__ void write_result(const params &p, const combine_memory 
     const float x
         = (shared.sums[0][tid] + shared.sums[1][tid]) + (shared.sums[2][tid] + shared.sums[3][tid]);
     const float f = bad       ? __int_as_float(0x7fc00000)
-                  : all > 0.0 ? (float)((double)x * (sink_share(p, head, m, all) / all)) * p.v_scale
+                  : all > 0.0 ? (float)((double)x * quotient(sink_share(p, head, m, all), all)) * p.v_scale
                               : 0.0f;
     store_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2]
                               + k * p.out_stride[3], f);
@@ -16086,7 +16117,7 @@ __global__ void __launch_bounds__(PORTION) k_step_draws(const __grid_constant__ 
                      chosen = p.list_rest ? (double)pow2(scores[keys[i]] - rest.top) : 0.0;
         p.step.index[row * p.step.capacity + i] = keys[i];
         p.step.weight[row * p.step.capacity + i]
-            = (float)(p.list_rest ? chosen / mass : drawn * p.per_sample);
+            = (float)(p.list_rest ? quotient(chosen, mass) : drawn * p.per_sample);
     }
     if (tid) return;
     p.step.rows[row] = n;
@@ -16135,7 +16166,7 @@ __global__ void __launch_bounds__(128) k_step_merge(const __grid_constant__ para
         out[c] = bad     ? __int_as_float(0x7fc00000)
                  : none  ? 0.0f
                  : alone ? other[c]
-                         : (float)(((double)out[c] * wx + (double)other[c] * wy) / (wx + wy));
+                         : (float)quotient((double)out[c] * wx + (double)other[c] * wy, wx + wy);
     if (threadIdx.x == 0)
         p.step.lse[row] = bad ? __int_as_float(0x7fc00000) : alone ? y : (float)(m + log(wx + wy));
 }

@@ -301,6 +301,7 @@ inline long long clock64() { return 0; }
 #define SHARED(name, ...) __VA_ARGS__ &name = emulated::declared<__VA_ARGS__, __LINE__>()
 
 inline float pow2(float x) { return emulated::flushed(std::exp2(emulated::flushed(x))); }
+inline double near_reciprocal(double x) { return 1.0 / x; }
 inline void keep(unsigned &) { }
 inline float max_or_nan(float a, float b) { return a != a ? a : b != b ? b : a < b ? b : a; }
 inline void prefetch(const char *) { }
