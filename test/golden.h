@@ -540,3 +540,23 @@
     {6, 0x2aad1e30u, 0xcbea5b96u}, /* 538: vattention */
     {1, 0x9ff19a9fu, 0xaa13199bu}, /* 539: top-k */
     {0, 0x270bec6bu, 0xbff23afeu}, /* 540: vattention */
+    {0, 0x9acbf426u, 0x0dbcf8c2u}, /* 541: saap */
+    {0, 0xe98be874u, 0xd0e26d5fu}, /* 542: saap */
+    {0, 0xb5dcb09du, 0x3308847eu}, /* 543: saap */
+    {0, 0xeb22f835u, 0x800c5d32u}, /* 544: saap */
+    {0, 0x7fd2f64fu, 0xf9d6119du}, /* 545: saap */
+    {0, 0x86af2563u, 0xa8e8be06u}, /* 546: saap */
+    {0, 0xa8a4f8edu, 0x44e7bb00u}, /* 547: saap */
+    {0, 0x8c22b9efu, 0xce2b5565u}, /* 548: saap */
+    {0, 0xeb5b9124u, 0xb1865c0bu}, /* 549: saap */
+    {0, 0x88fbce46u, 0xade0ce5du}, /* 550: saap */
+    {1, 0xd6f9f3dfu, 0xf80912e3u}, /* 551: saap */
+    {0, 0x12970f15u, 0x07d23c2au}, /* 552: saap */
+    {1, 0xa60a9a9eu, 0x81d16beeu}, /* 553: saap */
+    {2, 0x4852ae60u, 0x69d30c2fu}, /* 554: saap */
+    {0, 0xe585adc9u, 0x5a34ddcfu}, /* 555: saap */
+    {0, 0xc1c3b076u, 0xdd5aed4eu}, /* 556: saap */
+    {0, 0x74e00ddeu, 0x4e40ea11u}, /* 557: saap */
+    {2, 0x50023fc9u, 0x26587d47u}, /* 558: saap */
+    {0, 0xe829c139u, 0xc94f1762u}, /* 559: saap */
+    {0, 0x3605fc63u, 0x39873ec8u}, /* 560: saap */

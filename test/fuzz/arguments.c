@@ -180,7 +180,7 @@ static void valid_router(fuzz_source *s, fuzz_call *c) {
     c->o.saap.sink_tokens  = fuzz_between(s, -1, 70);
     c->o.saap.local_tokens = fuzz_between(s, -1, 70);
     c->o.saap.measure_mass = fuzz_chance(s, 4);
-    if (fuzz_chance(s, 3)) c->o.num_samples = SANTA_NONE;
+    if (fuzz_chance(s, 3) && c->o.scores != SANTA_SCORES_PROXY) c->o.num_samples = SANTA_NONE;
     memset(index_data, 0xa5, sizeof index_data);
     const santa_tensor keys = santa_view(weights, SANTA_F16, batch, 1, heads, dim);
     const int64_t n = a->k.shape[1] * (a->block_table ? a->max_pages : 1);
@@ -246,9 +246,9 @@ static fuzz_call valid_call(fuzz_source *s) {
     if (c.o.method == SANTA_TOP_P) c.o.top_p = (double)fuzz_between(s, 0, 10) / 10.0;
     if (dim % 8 == 0 && (!paged || page % 16 == 0) && fuzz_chance(s, 2)) {
         static const santa_method methods[] = {SANTA_SYS, SANTA_PROP, SANTA_PPS, SANTA_TOP_K,
-                                               SANTA_VATTENTION};
+                                               SANTA_VATTENTION, SANTA_SAAP};
         c.o.scores = SANTA_SCORES_PROXY;
-        c.o.method = methods[fuzz_below(s, 5)];
+        c.o.method = methods[fuzz_below(s, 6)];
         c.o.tile_size = c.o.num_combs = 0;
         c.o.proxy.sink_tokens  = fuzz_between(s, -1, 70);
         c.o.proxy.local_tokens = fuzz_between(s, -1, 70);

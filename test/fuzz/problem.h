@@ -197,7 +197,7 @@ static inline void fuzz_choose_options(fuzz_source *s, fuzz_spec *p) {
 /* A method that draws from a copy of K, for shapes that can have one. */
 static inline void fuzz_choose_copy(fuzz_source *s, fuzz_spec *p) {
     static const santa_method methods[] = {SANTA_SYS, SANTA_PROP, SANTA_PPS, SANTA_TOP_K,
-                                           SANTA_VATTENTION};
+                                           SANTA_VATTENTION, SANTA_SAAP};
     static const int64_t pages[] = {16, 32, 48, 64, 96, 128};
     static const double  limits[] = {0.0, 0.0, (double)SANTA_NONE, 1e-6, 0.05};
     santa_options *o = &p->o;
@@ -206,7 +206,7 @@ static inline void fuzz_choose_copy(fuzz_source *s, fuzz_spec *p) {
     p->dim  = (p->dim + 7) / 8 * 8;
     if (p->page_size) p->page_size = pages[fuzz_below(s, 6)];
     o->scores   = SANTA_SCORES_PROXY;
-    o->method   = methods[fuzz_below(s, 5)];
+    o->method   = methods[fuzz_below(s, 6)];
     o->num_combs = fuzz_below(s, 2);
     if (o->method != SANTA_PROP) o->tile_size = 0;
     else o->tile_size = (o->tile_size + 63) / 64 * 64;
@@ -233,7 +233,7 @@ static inline void fuzz_choose_router(fuzz_source *s, fuzz_spec *p) {
     x->local_tokens  = fuzz_chance(s, 3) ? 0 : fuzz_between(s, -1, 80);
     x->uniform_share = fuzz_chance(s, 2) ? 0.0 : (double)fuzz_between(s, 1, 100) / 100.0;
     x->measure_mass  = fuzz_chance(s, 4);
-    if (fuzz_chance(s, 3)) {
+    if (fuzz_chance(s, 3) && !p->copy) {
         p->o.num_samples = SANTA_NONE;
         p->no_error = 1;
     }
@@ -274,7 +274,8 @@ static inline void fuzz_choose_list(fuzz_source *s, fuzz_spec *p) {
 /* Drawing nothing is for saap alone. */
 static inline void fuzz_keep_used(santa_options *o) {
     santa_clear_unused_options(o);
-    if (o->num_samples < 0 && o->method != SANTA_SAAP) o->num_samples = 0;
+    if (o->num_samples < 0 && (o->method != SANTA_SAAP || o->scores == SANTA_SCORES_PROXY))
+        o->num_samples = 0;
 }
 
 static inline int64_t fuzz_len(const fuzz_spec *p, int64_t b);
