@@ -5203,31 +5203,17 @@ static int32_t santa__walk_draw(const santa__walk *w, const santa__mass *x, doub
 }
 
 /* What one query picked: keys in ascending order, each once, how often it was drawn, and its
-   weight. v, k: NULL, or the rows that will be read, to be sent for as soon as they are
-   drawn. */
+   weight. */
 typedef struct santa__picks {
     int32_t *index, *count;
     float *weight;
     int64_t rows, draws, before;  /* draws of earlier ranks, which combs count on from */
-    const santa__rows *v, *k;
 } santa__picks;
-
-/* Rows of a query at most, so that a slice's fit in the L2 cache together. */
-enum { SANTA__SEND_FOR = 128 };
-
-static void santa__send_for(const santa__rows *v, int32_t key) {
-    const char *p = santa__row(v, key) + v->at;
-    const int64_t bytes = santa__is_adjacent(v) ? santa__bytes(v->dtype, v->dim) : 0;
-    int64_t b;
-    for (b = 0; b < bytes; b += 64) SANTA__PREFETCH(p + b);
-}
 
 static void santa__picks_add(santa__picks *l, int32_t key) {
     SANTA_ASSERT(!l->rows || l->index[l->rows - 1] <= key);           /* keys arrive in ascending order */
     if (l->rows && l->index[l->rows - 1] == key) l->count[l->rows - 1]++;
     else {
-        if (l->k && l->rows < SANTA__SEND_FOR) santa__send_for(l->k, key);
-        if (l->v && l->rows < SANTA__SEND_FOR) santa__send_for(l->v, key);
         l->index[l->rows] = key;
         l->count[l->rows] = 1;
         l->rows++;
@@ -6395,12 +6381,6 @@ static int santa__set_bit(uint64_t *bits, int64_t bit) {              /* 1 the f
     return (old & mask) == 0;
 }
 
-static int santa__num_bits(uint64_t x) {
-    int n = 0;
-    for (; x; x &= x - 1) n++;
-    return n;
-}
-
 static int santa__has_bit(const uint64_t *bits, int64_t bit) {
     return (int)(bits[bit >> 6] >> (bit & 63) & 1u);
 }
@@ -6576,8 +6556,6 @@ static void santa__pick_query(const santa__job *j, int64_t x, santa__picked *pic
     l->index = SANTA__PART(int32_t, j, index) + list;
     l->count = SANTA__PART(int32_t, j, count) + list;
     l->weight = SANTA__PART(float, j, weight) + list;
-    l->v = &j->v;
-    l->k = NULL;
     picked->bad = santa__pick(j->o, j->method->draw, &mass, santa__weights_of(j, x), &rng, &dither, l,
                               j->stats);
     if (picked->bad) return;
@@ -6724,7 +6702,6 @@ static santa__picks santa__shared_picks(const santa__job *j) {
     l.index = SANTA__PART(int32_t, j, index);
     l.count = SANTA__PART(int32_t, j, count);
     l.weight = SANTA__PART(float, j, weight);
-    l.v = &j->v;
     return l;
 }
 
@@ -7336,7 +7313,6 @@ static void santa__redo_draws(const santa__job *j, int64_t x, santa__mass m, san
                dither = santa__job_rng(j, SANTA__STREAM_STASH, x);
     float *u = santa__weights_of(j, x), *acc = SANTA__PART(float, j, acc), error = 0.0f, lse;
     double share;
-    l->k = NULL;
     if (santa__pick(j->o, j->exact_draw, &m, u, &rng, &dither, l, j->stats)) {
         santa__write(j, x, NULL, 0.0f, 0.0f);
         return;
@@ -7384,7 +7360,6 @@ static void santa__draw_copied(santa__job *j, int64_t x0, int64_t h, int64_t hea
     uint64_t *seen = SANTA__PART(uint64_t, j, seen);
     santa__picks l = santa__shared_picks(j);
     int64_t i, rows = 0;
-    l.k = &j->k;
     if (!santa__selects(j->o))
         santa__draw_shared(&mass[h], heads, j->o->num_samples, &rng, &l, j->plan->capacity);
     else if (mass[h].total > 0.0) santa__draw_ranked(j, &mass[h], &head[h], &l);
@@ -7762,6 +7737,12 @@ static int santa__lowest_bit(uint64_t bits) {
 #endif
 }
 
+/* The keys from first on that have a bit. */
+static int64_t santa__list_word(int32_t *list, int64_t count, int64_t first, uint64_t bits) {
+    for (; bits; bits &= bits - 1) list[count++] = (int32_t)(first + santa__lowest_bit(bits));
+    return count;
+}
+
 /* Middle keys whose bit in map, after flip, is set. */
 SANTA__ONCE
 static int64_t santa__list_bits(const santa__va *x, int64_t count, const uint64_t *map, uint64_t flip) {
@@ -7769,8 +7750,7 @@ static int64_t santa__list_bits(const santa__va *x, int64_t count, const uint64_
     for (w = 0; w * 64 < x->mid; w++) {
         uint64_t bits = map[w] ^ flip;
         if (x->mid - w * 64 < 64) bits &= ((uint64_t)1 << (x->mid - w * 64)) - 1;
-        for (; bits; bits &= bits - 1)
-            x->list[count++] = (int32_t)(x->lo + w * 64 + santa__lowest_bit(bits));
+        count = santa__list_word(x->list, count, x->lo + w * 64, bits);
     }
     return count;
 }
@@ -8199,12 +8179,11 @@ static void santa__probe(const santa__job *j, float *share, int64_t stride, sant
     for (c = -1; (c = santa__next(sum, c + 1, n, NULL, threshold, &ties)) < n;) bucket[c].use = use;
 }
 
-/* The keys that a copy of K scores. They fill the first slots of their block, in order. Key of
-   size x has the chance lambda (even + rate x), and 1 where bound (even + rate x) is at least
-   that. */
+/* The keys that a copy of K scores, ascending, in blocks of 64 of them. Key of size x has the
+   chance lambda (even + rate x), and 1 where bound (even + rate x) is at least that. */
 typedef struct santa__scan {
     const santa__mass *mass;                 /* of each head: sizes are the largest of their shares */
-    const uint64_t *keys;                    /* a bit for each key of a block */
+    const int32_t *key;
     float *top, *sum;                        /* of the sizes in a block */
     int64_t heads, count;
     double total, even, rate, bound, lambda;
@@ -8219,24 +8198,27 @@ static double santa__scan_chance(const santa__scan *x, float size) {
     return x->bound * odds >= 1.0 ? 1.0 : SANTA__MIN(x->lambda * odds, 1.0);
 }
 
+static int santa__keys_of_scan(const santa__scan *x, int64_t b) {
+    return (int)SANTA__MIN(x->count - b * SANTA_BLOCK, (int64_t)SANTA_BLOCK);
+}
+
 /* Sizes of the keys of all blocks: the largest, their sum. */
 static void santa__scan_sizes(santa__scan *x) {
     float size[SANTA_BLOCK];
     int64_t b;
     int i;
     for (b = 0; b < x->mass->blocks; b++) {
-        x->sum[b] = x->top[b] = 0.0f;
-        if (!x->keys[b]) continue;
+        float top[4] = {0.0f};
         x->sum[b] = santa__block_sizes(x->mass, x->heads, b, size);
-        for (i = 0; i < SANTA_BLOCK; i++) x->top[b] = SANTA__MAX(x->top[b], size[i]);
-        x->count += santa__num_bits(x->keys[b]);
         x->total += (double)x->sum[b];
+        for (i = 0; i < SANTA_BLOCK; i++) top[i % 4] = SANTA__MAX(top[i % 4], size[i]);
+        x->top[b] = SANTA__MAX(SANTA__MAX(top[0], top[1]), SANTA__MAX(top[2], top[3]));
     }
 }
 
 /* How many keys of a block are sure; what the odds of the others add up to joins *open. */
 static int64_t santa__sure_in_block(const santa__scan *x, int64_t b, double *open) {
-    const int n = santa__num_bits(x->keys[b]);
+    const int n = santa__keys_of_scan(x, b);
     float size[SANTA_BLOCK];
     int64_t sure = 0;
     int i;
@@ -8253,8 +8235,7 @@ static int64_t santa__sure_in_block(const santa__scan *x, int64_t b, double *ope
 
 static int64_t santa__num_sure(const santa__scan *x, double *open) {
     int64_t b, sure = 0;
-    for (b = 0, *open = 0.0; b < x->mass->blocks; b++)
-        if (x->keys[b]) sure += santa__sure_in_block(x, b, open);
+    for (b = 0, *open = 0.0; b < x->mass->blocks; b++) sure += santa__sure_in_block(x, b, open);
     return sure;
 }
 
@@ -8332,39 +8313,31 @@ static int santa__are_far(santa__part_of part, const int32_t *key, int64_t n) {
 typedef struct santa__far_comb { double u, begin, tooth; } santa__far_comb;
 
 /* Drawn: a key, and its chance. */
-static void santa__add_drawn(const santa__job *j, int32_t key, float pi, santa__picks *l, float *chance) {
+static void santa__add_drawn(int32_t key, float pi, santa__picks *l, float *chance) {
     l->index[l->rows] = key;
     chance[l->rows] = pi;
-    if (l->rows < SANTA__SEND_FOR
-        && santa__are_far(SANTA__PART(santa__routed, j, routed)->part, l->index + l->rows, 1)) {
-        santa__send_for(&j->k, l->index[l->rows]);
-        santa__send_for(&j->v, l->index[l->rows]);
-    }
     l->rows++;
 }
 
-/* Those that a copy scores, from the first block to the last. */
+/* Those that a copy scores. */
 static void santa__draw_scanned(const santa__job *j, const santa__scan *x, santa__far_comb *comb,
                                 santa__picks *l, float *chance) {
     float size[SANTA_BLOCK];
-    int64_t b, k;
+    int64_t b;
     for (b = 0; b < x->mass->blocks; b++) {
+        const int n = santa__keys_of_scan(x, b);
         double open = 0.0, at = comb->begin, end = at;
-        uint64_t left = x->keys[b];
-        if (!left) continue;
+        int i;
         end += (double)santa__sure_in_block(x, b, &open);
         end += x->lambda * open;
         if (comb->tooth + comb->u < end) santa__block_sizes(x->mass, x->heads, b, size);
-        for (k = 0; left && comb->tooth + comb->u < end; k++) {
-            int place = 0;
-            while (!(left >> place & 1)) place++;
-            left &= left - 1;
-            at += santa__scan_chance(x, size[k]);
+        for (i = 0; i < n && comb->tooth + comb->u < end; i++) {
+            at += santa__scan_chance(x, size[i]);
             if (!(comb->tooth + comb->u < at)) continue;
             comb->tooth += 1.0;
             if (l->rows < j->plan->capacity)
-                santa__add_drawn(j, (int32_t)((x->mass->first + b) * SANTA_BLOCK + place),
-                                 (float)santa__scan_chance(x, size[k]), l, chance);
+                santa__add_drawn(x->key[b * SANTA_BLOCK + i], (float)santa__scan_chance(x, size[i]), l,
+                                 chance);
         }
         while (comb->tooth + comb->u < end) comb->tooth += 1.0;       /* by rounding */
         comb->begin = end;
@@ -8387,7 +8360,7 @@ static void santa__draw_buckets(const santa__job *j, const santa__index *x, cons
             tooth += 1.0;
             if (i >= bucket[c].count || l->rows == j->plan->capacity) continue;    /* by rounding */
             last = i;
-            santa__add_drawn(j, x->key[bucket[c].first + i], bucket[c].size, l, chance);
+            santa__add_drawn(x->key[bucket[c].first + i], bucket[c].size, l, chance);
         }
         begin += size * (double)bucket[c].count;
     }
@@ -8662,16 +8635,21 @@ static void santa__end_routed(santa__job *j, int64_t span, int64_t from, int64_t
     j->stats->draws += r->drawn;
 }
 
+/* Where the keys are that a copy of K scores: behind all that the row may read besides. */
+static int32_t *santa__scanned_keys(const santa__job *j) {
+    return SANTA__PART(int32_t, j, visit) + j->plan->n - SANTA__PART(santa__routed, j, routed)->copied;
+}
+
 /* The same with a copy of K, which scores the keys of the buckets that the router chooses:
    first which keys these are, .. */
-SANTA__ONCE
 static void santa__route_scan(santa__job *j, int64_t span, int64_t from, int64_t to) {
     const santa__index x = santa__index_of_job(j);
     const santa__bucket *bucket = SANTA__PART(santa__bucket, j, spans);
     santa__routed *r = SANTA__PART(santa__routed, j, routed);
     uint64_t *seen = SANTA__PART(uint64_t, j, chosen);
     const int64_t first = j->range[0].begin / SANTA_BLOCK * SANTA_BLOCK;
-    int64_t c, i, all = 0;
+    int32_t *list;
+    int64_t c, i, w, all = 0;
     (void)span; (void)from; (void)to;
     santa__route_far(j, &x);
     memset(seen, 0, (size_t)j->plan->words * sizeof *seen);
@@ -8683,68 +8661,49 @@ static void santa__route_scan(santa__job *j, int64_t span, int64_t from, int64_t
         for (i = 0; i < bucket[c].count; i++) r->copied += santa__set_bit(seen, key[i] - first);
     }
     if (r->copied != all) santa__fail_route(r);
+    list = santa__scanned_keys(j);
+    for (w = 0, i = 0; i < r->copied; w++) i = santa__list_word(list, i, first + w * 64, seen[w]);
 }
 
+/* Blocks of them; threads that share a job find its own among as many as there may be. */
 static int64_t santa__num_scanned(const santa__job *j) {
-    const santa__routed *r = SANTA__PART(santa__routed, j, routed);
-    if (r->is_bad || r->copied == 0) return 0;
-    return (r->part.to - 1) / SANTA_BLOCK + 1 - j->range[0].begin / SANTA_BLOCK;
+    const int64_t keys = SANTA__PART(santa__routed, j, routed)->copied;
+    return ((j->is_shared ? j->plan->n : keys) + SANTA_BLOCK - 1) / SANTA_BLOCK;
 }
 
-/* Sends for the codes of some keys of a block: a cache line has those of four. */
-static void santa__send_codes(const char *block, const santa__format *f, uint64_t keys) {
-    int64_t c;
-    int i;
-    for (i = 0; i < f->keys; i += 4)
-        if (keys >> i & 15) for (c = 0; c < f->chunks; c++) SANTA__PREFETCH(block + 16 * (c * f->keys + i));
-    for (c = f->gains; c < f->bytes; c += 64) SANTA__PREFETCH(block + c);
-}
-
-/* Some keys of a block of the copy as a block of its own, of 16 .. 64 of them. */
-static santa__format santa__pick_codes(const char *block, const santa__format *f, uint64_t keys, char *to) {
+/* Keys of one block of a copy as a block of its own, of 16 .. 64 of them. */
+static santa__format santa__pick_codes(const char *block, const santa__format *f, const int32_t *key,
+                                       int count, char *to) {
     santa__format few = *f;
     int64_t c;
-    int i, n = 0;
-    few.keys = (santa__num_bits(keys) + 15) / 16 * 16;
+    int n;
+    few.keys = (count + 15) / 16 * 16;
     few.gains = 16 * few.keys * f->chunks;
     few.centre = few.gains + f->centre - f->gains;
     few.scale = few.gains + f->scale - f->gains;
     few.bytes = 0;                           /* no block behind this one */
-    memset(to + few.gains, 0, (size_t)(f->centre - f->gains));
+    memset(to + few.gains, 0, (size_t)(2 * few.keys));
     memcpy(to + few.centre, block + f->centre, (size_t)(f->scale + 4 - f->centre));
-    for (i = 0; i < f->keys; i++) {
-        if (!(keys >> i & 1)) continue;
+    for (n = 0; n < few.keys; n++) {         /* what fills the last 16 is one of them */
+        const int64_t i = key[SANTA__MIN(n, count - 1)] % f->keys;
         for (c = 0; c < f->chunks; c++)
             memcpy(to + 16 * (c * few.keys + n), block + 16 * (c * f->keys + i), 16);
-        memcpy(to + few.gains + 2 * n, block + f->gains + 2 * i, 2);
-        n++;
+        if (n < count) memcpy(to + few.gains + 2 * n, block + f->gains + 2 * i, 2);
     }
-    for (; n < few.keys; n++)
-        for (c = 0; c < f->chunks; c++) memset(to + 16 * (c * few.keys + n), 0, 16);
     return few;
 }
 
-/* Where the bits of each key of one of the copy's blocks are among those of 64 keys. */
-static uint64_t santa__bits_of_block(const santa__format *f, uint64_t keys, int64_t at) {
-    return f->keys == SANTA_BLOCK ? keys : keys >> at % SANTA_BLOCK & (((uint64_t)1 << f->keys) - 1);
-}
-
-/* Scores of the keys of one of the copy's blocks that have a bit, from slot `slot` on, and
-   their numbers. Returns the slot behind. */
-static int santa__scan_codes(const santa__job *j, int64_t at, uint64_t keys, int slot, int32_t *index,
-                             float *s) {
+/* Scores of `count` keys of one of the copy's blocks, the queries' score_stride apart. */
+static void santa__scan_codes(const santa__job *j, const int32_t *key, int count, float *s) {
     const santa__format *f = &j->plan->format;
-    const char *block = santa__proxy_block(&j->p->a, f, j->batch, j->kv_head, at);
+    const char *block = santa__proxy_block(&j->p->a, f, j->batch, j->kv_head, key[0]);
     char memory[(SANTA__PROXY_DIM / 2 + 2) * SANTA_BLOCK + SANTA__PROXY_DIM + 128];
     char *picked = santa__align(memory);
     float score[SANTA__SLICE * SANTA_BLOCK], squares[SANTA_BLOCK];
-    const int count = santa__num_bits(keys), is_all = 2 * count > f->keys;
-    santa__format few = *f;
+    const santa__format few = santa__pick_codes(block, f, key, count, picked);
+    const int64_t stride = j->plan->score_stride;
     santa__copied x;
     int64_t g, h;
-    int i, n;
-    if (!is_all) { few = santa__pick_codes(block, f, keys, picked); block = picked; }
-    for (i = n = 0; i < f->keys; i++) if (keys >> i & 1) index[slot + n++] = (int32_t)(at + i);
     for (g = 0; g < j->group; g += SANTA__SLICE) {
         x.group = SANTA__MIN(j->group - g, (int64_t)SANTA__SLICE);
         x.codes = j->copy_codes + g * f->features;
@@ -8754,51 +8713,47 @@ static int santa__scan_codes(const santa__job *j, int64_t at, uint64_t keys, int
         x.s = score;
         x.s_stride = SANTA_BLOCK;
         x.squares = squares;
-        j->kernel->copied(block, &few, &x);
-        for (h = 0; h < x.group; h++) {
-            float *to = s + (g + h) * j->plan->score_stride + slot;
-            const float *from = score + h * SANTA_BLOCK;
-            for (i = n = 0; i < (is_all ? f->keys : count); i++)
-                if (!is_all || (keys >> i & 1)) to[n++] = from[i];
-        }
-        santa__score_extras(j, santa__keys_from(index + slot, 0, count), count, g, x.group,
-                            s + g * j->plan->score_stride + slot, j->plan->score_stride);
+        j->kernel->copied(picked, &few, &x);
+        for (h = 0; h < x.group; h++)
+            memcpy(s + (g + h) * stride, score + h * SANTA_BLOCK, (size_t)count * sizeof *s);
+        santa__score_extras(j, santa__keys_from(key, 0, count), count, g, x.group, s + g * stride, stride);
     }
-    return slot + count;
 }
 
-/* .. then their scores and masses, block by block, in the first slots of each, .. */
-SANTA__ONCE
+/* Sends for the copy's block `ahead` blocks behind that of key j, all of it: lines one after
+   another come four times as fast as single ones. Not where few of them are needed. */
+static void santa__send_block(const santa__job *j, int64_t key, int64_t ahead) {
+    const santa__format *f = &j->plan->format;
+    const santa__routed *r = SANTA__PART(santa__routed, j, routed);
+    const int64_t next = (key / f->keys + ahead) * f->keys;
+    const char *block;
+    int64_t i;
+    if (next + f->keys > r->part.to || r->copied < r->num_far / 16) return;
+    block = santa__proxy_block(&j->p->a, f, j->batch, j->kv_head, next);
+    for (i = 0; i < f->bytes; i += 64) SANTA__PREFETCH(block + i);
+    SANTA__KEEP_ORDER();                     /* or gcc takes out a call that only prefetches */
+}
+
+/* .. then their scores and masses, 64 keys at a time, .. */
 static void santa__scan_blocks(santa__job *j, int64_t span, int64_t from, int64_t to) {
     const santa__format *f = &j->plan->format;
-    const uint64_t *seen = SANTA__PART(uint64_t, j, chosen);
-    const int64_t stride = j->plan->score_stride, blocks = j->plan->blocks;
-    int32_t index[SANTA_BLOCK + SANTA__BEYOND_K];
-    int64_t i, g, at;
+    const int32_t *key = santa__scanned_keys(j);
+    const int64_t all = SANTA__PART(santa__routed, j, routed)->copied, stride = j->plan->score_stride,
+                  blocks = j->plan->blocks;
+    int64_t b, g, i, k;
     (void)span;
-    for (i = from; i < to; i++) {
-        const int64_t first = (j->range[0].begin / SANTA_BLOCK + i) * SANTA_BLOCK;
-        float *s = j->scores + i * SANTA_BLOCK;
-        int slot = 0, k, whole;
-        for (at = first + SANTA_BLOCK; i + 1 < to && at < first + 2 * SANTA_BLOCK; at += f->keys) {
-            const uint64_t keys = santa__bits_of_block(f, seen[i + 1], at);
-            if (keys)
-                santa__send_codes(santa__proxy_block(&j->p->a, f, j->batch, j->kv_head, at), f, keys);
+    for (b = from; b < to && b * SANTA_BLOCK < all; b++) {
+        const int64_t end = SANTA__MIN((b + 1) * SANTA_BLOCK, all);
+        float *s = j->scores + b * SANTA_BLOCK;
+        for (i = b * SANTA_BLOCK; i < end; i = k) {
+            for (k = i + 1; k < end && key[k] / f->keys == key[i] / f->keys;) k++;
+            if (i == 0 || key[i - 1] / f->keys != key[i] / f->keys) santa__send_block(j, key[i], 2);
+            santa__scan_codes(j, key + i, (int)(k - i), s + i % SANTA_BLOCK);
         }
-        for (at = first; at < first + SANTA_BLOCK; at += f->keys) {
-            const uint64_t keys = santa__bits_of_block(f, seen[i], at);
-            if (keys) slot = santa__scan_codes(j, at, keys, slot, index, s);
-        }
-        whole = (slot + 15) / 16 * 16;
-        for (g = 0; g < j->group; g++) {
-            for (k = slot; k < whole; k++) s[g * stride + k] = SANTA__MASKED;
-            for (; k < SANTA_BLOCK; k++) s[g * stride + k] = 0.0f;
-            SANTA__PART(float, j, block_max)[g * blocks + i] = SANTA__MASKED;
-            SANTA__PART(float, j, block_sum)[g * blocks + i] = 0.0f;
-        }
-        if (slot > 0)
-            j->kernel->mass(s, stride, j->group, whole, SANTA__PART(float, j, block_max) + i,
-                            SANTA__PART(float, j, block_sum) + i, blocks);
+        for (g = 0; g < j->group; g++)
+            for (i = end; i < (b + 1) * SANTA_BLOCK; i++) s[g * stride + i % SANTA_BLOCK] = SANTA__MASKED;
+        j->kernel->mass(s, stride, j->group, SANTA_BLOCK, SANTA__PART(float, j, block_max) + b,
+                        SANTA__PART(float, j, block_sum) + b, blocks);
     }
 }
 
@@ -8824,18 +8779,19 @@ static int santa__scan_mass(const santa__job *j, int64_t g, int64_t blocks, sant
 }
 
 /* .. and what is drawn by them, with all that is read. Where the copy has no number all is. */
-SANTA__ONCE
 static void santa__end_scan(santa__job *j, int64_t span, int64_t from, int64_t to) {
     const santa__index x = santa__index_of_job(j);
     santa__bucket *bucket = SANTA__PART(santa__bucket, j, spans);
     santa__mass *mass = SANTA__PART(santa__mass, j, masses);
-    const int64_t blocks = santa__num_scanned(j);
+    const int64_t copied = SANTA__PART(santa__routed, j, routed)->copied,
+                  blocks = (copied + SANTA_BLOCK - 1) / SANTA_BLOCK;
     santa__scan scan;
     int64_t g, c;
     int bad = 0;
     memset(&scan, 0, sizeof scan);
     scan.mass = mass;
-    scan.keys = SANTA__PART(uint64_t, j, chosen);
+    scan.key = santa__scanned_keys(j);
+    scan.count = copied;
     scan.heads = j->group;
     for (g = 0; g < j->group && blocks > 0; g++) bad |= santa__scan_mass(j, g, blocks, &mass[g]);
     scan.top = SANTA__PART(float, j, block_max);     /* the masses need their own no more */
@@ -11894,7 +11850,6 @@ SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_o
     l.index = (int32_t *)(void *)(work + p.index);
     l.count = (int32_t *)(void *)(work + p.count);
     l.weight = (float *)(void *)(work + p.weight);
-    l.v = l.k = NULL;
     memset(&stats, 0, sizeof stats);
     rng = santa__rng_make(o.seed, o.offset, id.request_id, SANTA__STREAM_DRAWS, (uint32_t)id.head,
                           (uint32_t)id.q_index);

@@ -232,8 +232,8 @@ struct routed_row {
     i64 imbalance, largest;
 };
 
-/* SANTA_SAAP with a copy of K, see >>scan-kernel. The scanned keys are those of the buckets that
-   the router chose; in their block they have the first slots, in order. */
+/* SANTA_SAAP with a copy of K, see >>scan-kernel. The scanned keys are those of the buckets
+   that the router chose; in their block they have the first slots, in order. */
 struct scan_params {
     int stage;                                      /* of k_route: 0 without a copy; 1, 2 before, behind */
     unsigned *use;                                  /* [batch, kv_heads, words]: a bit for each bucket */
@@ -1482,9 +1482,9 @@ __device__ __forceinline__ uint4 philox(u64 key, unsigned c0, unsigned c1, unsig
     return make_uint4(c0, c1, c2, c3);
 }
 
-/* 1 / x within 2^-52, and x / y as `/` rounds it: the instructions that nvcc makes of that, less
-   its check and call, of 1.6 kB in each kernel, for what these cannot divide by: 0, infinities
-   and numbers near the ends of f64. */
+/* 1 / x within 2^-52, and x / y as `/` rounds it: the instructions that nvcc makes of that,
+   less its check and call, of 1.6 kB in each kernel, for what these cannot divide by: 0,
+   infinities and numbers near the ends of f64. */
 __device__ __forceinline__ double reciprocal(double x) {
     const double y = __hiloint2double(__double2hiint(near_reciprocal(x)), 1), e = fma(-x, y, 1.0),
                  z = fma(y, fma(e, e, e), y);
@@ -8520,8 +8520,8 @@ __device__ __forceinline__ void exchange(unsigned &a, unsigned &b, bool now) {
     a = x;
 }
 
-/* Of query head `warp`, whose feature lane + 32 i is raw[i]: scaled, rotated, and in two parts of
-   8 bits. unit: what the first part is to be multiplied with, in base 2 where nothing else
+/* Of query head `warp`, whose feature lane + 32 i is raw[i]: scaled, rotated, and in two parts
+   of 8 bits. unit: what the first part is to be multiplied with, in base 2 where nothing else
    follows; middle: unit times the codes' middle times the sum of the first part. G: as in
    k_proxy_scores. */
 template <int PIECES, int G>
@@ -15643,7 +15643,8 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         return;
     }
     /* the blocks of the copy: a thread owns neighbouring ones */
-    const int first_block = from / BLOCK, blocks = BEHIND && routes ? (to - 1) / BLOCK + 1 - first_block : 0,
+    const int first_block = from / BLOCK,
+              blocks = BEHIND && routes ? (to - 1) / BLOCK + 1 - first_block : 0,
               few = (blocks + THREADS - 1) / THREADS, own_block = min(tid * few, blocks),
               own_block_end = min(own_block + few, blocks);
     const i64 block0 = item * p.blocks + first_block;

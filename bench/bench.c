@@ -138,6 +138,13 @@ static void by_draws(santa_options *o, int64_t n) {
     o->saap.num_probes = SANTA_NONE;
 }
 
+/* A quarter of the buckets by the copy, 512 keys drawn from these and from the others. */
+static void by_both(santa_options *o, int64_t n) {
+    from_copy(o, n);
+    o->num_samples = 512;
+    o->saap.num_probes = buckets_for(n) / 4;
+}
+
 enum { ROWS = TOKENS | TURNED_V, EVERY = ROWS | FEATURES | PAGES };
 static const method methods[] = {
     { "read K",     READ_K,  SANTA_DENSE,      EVERY,             1, NULL        },
@@ -161,6 +168,7 @@ static const method methods[] = {
     { "vatt copy",  DECODE,  SANTA_VATTENTION, TOKENS,            0, from_copy   },
     { "saap",       DECODE,  SANTA_SAAP,       TOKENS | PAGES,    1, by_buckets  },
     { "saap draws", DECODE,  SANTA_SAAP,       TOKENS | PAGES,    1, by_draws    },
+    { "saap copy",  DECODE,  SANTA_SAAP,       TOKENS | PAGES,    0, by_both     },
     { "assign 1k",  ASSIGN,  SANTA_SAAP,       TOKENS,            1, by_buckets  },
     { "bernoulli",  DECODE,  SANTA_SYS,        FEATURES,          0, one_draw    },
     { "dense q8",   DECODE,  SANTA_DENSE,      TOKENS,            1, eight_bits  },
@@ -302,7 +310,7 @@ static santa_attention attention(const cell *c, const char *window) {
    they, too, come from memory. */
 static struct { char *data; size_t bytes, size; int64_t count, next; } copies;
 
-static int has_copy(const method *m) { return m->more == from_copy; }
+static int has_copy(const method *m) { return m->more == from_copy || m->more == by_both; }
 
 static int64_t windows_of(const cell *c) {
     return (int64_t)(arena.bytes / window_bytes(c->type, c->n, c->kv_heads));

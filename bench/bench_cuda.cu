@@ -448,7 +448,8 @@ static void bench_vattention(timer &t, int batch, int n, float agree, int runs, 
    the router take `probes` of them: together 4.4 % of the keys, as in the paper. All alike, or
    one of these has 28 times the mean, and the others fall off so that the imbalance is about
    10. */
-struct routed_case { int kv_heads, batch, n, hidden, samples; bool imbalanced; };
+/* copied: a quarter of the buckets by a copy of K in 4 bits, a window of 64. */
+struct routed_case { int kv_heads, batch, n, hidden, samples; bool imbalanced, copied; };
 
 static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
     enum { GROUP = 4, BUCKETS = 1024, PROBES = 32 };
@@ -575,9 +576,14 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
     memset(&o, 0, sizeof o);
     o.method = SANTA_SAAP;
     o.num_samples = x.samples;
-    o.saap.num_probes = PROBES;
+    o.saap.num_probes = x.copied ? BUCKETS / 4 : PROBES;
     o.saap.sink_tokens = 1;
-    o.saap.local_tokens = 2047;
+    o.saap.local_tokens = x.copied ? 64 : 2047;
+    if (x.copied) {
+        o.scores = SANTA_SCORES_PROXY;
+        CUDA(cudaMalloc(&a.proxy, santa_proxy_size(&a)));
+        if (santa_proxy_encode(&a, 0, n, t.stream) != SANTA_OK) exit(1);
+    }
     o.seed = 7;
     o.stream = t.stream;
     santa_stats *stats, host;
@@ -601,7 +607,9 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
     };
     const cudaGraphExec_t routed = decode(0);
     const santa_stats saap = host;
-    const double moved = (double)(host.k_rows_read + host.v_rows_read) * DIM * 2;
+    /* of a key of the copy 66 bytes */
+    const double moved = (double)(host.k_rows_read + host.v_rows_read) * DIM * 2
+                       + (double)host.proxy_rows_read * (DIM / 2 + 2);
     const cudaGraphExec_t read = t.capture([&] {
         read_all<<<(unsigned)((moved + 65535) / 65536), 256, 0, t.stream>>>((const uint4 *)k,
                                                                             (size_t)moved / 16, sink);
@@ -613,11 +621,12 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
     const double floor = t.middle(times[0]), us = t.middle(times[2]);
     double busy = 0.0;
     const gain over_floor = ratio(times[2], times[0], &busy), over_dense = ratio(times[1], times[2], &busy);
+    const char *const kind = x.imbalanced ? ", imbalanced" : x.copied ? ", a quarter by the copy" : "";
     printf("  saap, %d KV heads, batch %d x %d, hidden %d, S=%d%s: %.1f us; far %.2f %%, imbalance %.1f, "
            "largest %.1f x mean; "
            "its rows, %.1f MB: read in %.1f us; dense %.1f us;",
            kv_heads, x.batch, n, x.hidden, x.samples == SANTA_NONE ? 0 : x.samples,
-           x.imbalanced ? ", imbalanced" : "", us, 1e2 * (double)saap.visited_rows / (double)saap.far_rows,
+           kind, us, 1e2 * (double)saap.visited_rows / (double)saap.far_rows,
            saap.imbalance, saap.largest_bucket * BUCKETS, moved / 1e6, floor, t.middle(times[1]));
     print_ratio(over_dense, "dense");
     printf("; assign %.1f us, a key %.1f us, with which 64 are whole %.1f us\n", all, next, one);
@@ -625,12 +634,13 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
     fflush(stdout);
     if (csv)
         fprintf(csv, "bf16,%d,%d,%d KV heads hidden %d,saap%s,%d,0,%.2f,%.2f,%.0f,%.3f,%s,%s\n", x.batch, n,
-                kv_heads, x.hidden, x.imbalanced ? " imbalanced" : "", x.samples, us, floor, moved,
+                kv_heads, x.hidden, x.imbalanced ? " imbalanced" : x.copied ? " copy" : "", x.samples, us,
+                floor, moved,
                 moved / us * 1e-6, csv_ratio(over_floor), csv_ratio(over_dense));
     for (const cudaGraphExec_t g : { routed, read, dense }) CUDA(cudaGraphExecDestroy(g));
     for (void *w : workspace) CUDA(cudaFree(w));
     for (void *p : {(void *)k, (void *)v, (void *)q, (void *)out, (void *)router, (void *)bias,
-                    (void *)sink, r.index, (void *)stats, (void *)lens})
+                    (void *)sink, r.index, (void *)stats, (void *)lens, a.proxy})
         CUDA(cudaFree(p));
 }
 
@@ -950,7 +960,10 @@ int main(int argc, char **argv) {
                                  {8, 8, 131072, 1024, SANTA_NONE, false},
                                  {8, 8, 131072, 128, SANTA_NONE, false},
                                  {8, 8, 131072, 128, SANTA_NONE, true},
-                                 {8, 1, 131072, 128, SANTA_NONE, true}})
+                                 {8, 1, 131072, 128, SANTA_NONE, true},
+                                 {8, 1, 131072, 128, 512, false, true},
+                                 {8, 8, 131072, 128, 512, false, true},
+                                 {8, 1, 131072, 128, 512, false, false}})
         bench_routed(t, x, runs, csv);
     if (only_routed) { if (csv) fclose(csv); return 0; }
     bench(t, 2, 1, 32768, false, 0, quick ? copies : full, runs, csv);
