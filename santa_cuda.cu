@@ -235,12 +235,12 @@ struct routed_row {
 /* SANTA_SAAP with a copy of K, see >>scan-kernel. The scanned keys are those of the buckets
    that the router chose; in their block they have the first slots, in order. */
 struct scan_params {
-    int stage;                                      /* of k_route: 0 without a copy; 1, 2 before, behind */
     unsigned *use;                                  /* [batch, kv_heads, words]: a bit for each bucket */
     int *bad;                                       /* [batch, kv_heads] */
     float *share;                                   /* [batch, heads]: of the scanned buckets */
     float *scores;                                  /* [batch, heads, blocks, 64]: base 2; then sizes */
-    float2 *sums;                                   /* [batch, heads, blocks]: max, sum of 2^(x - max) */
+    float2 *sums;                                   /* [batch, heads, CTAs]: max, sum of 2^(x - max) */
+    int ctas;                                       /* of k_scan, for a KV head */
     float2 *sizes;                                  /* [batch, kv_heads, blocks]: sum, largest */
     unsigned char *keys;                            /* [batch, kv_heads, blocks, 64]: in a block */
     unsigned char *counts;                          /* [batch, kv_heads, blocks] */
@@ -418,7 +418,7 @@ struct params {
     i64 index_ints;
     const int *slots;                               /* [batch] or NULL */
     int num_slots, buckets;
-    int num_probes;
+    int num_probes, scans;                          /* scans: with a copy of K */
     double uniform_share;
     /* behind a list's ranges: keys that lie together in the index. [batch, lists]; [..,
        buckets] */
@@ -995,12 +995,13 @@ struct index_memory {
 };
 
 enum { ROUTE_THREADS = 1024, ROUTE_SPANS = 1024, ROUTE_HEADS = 4, ROUTE_PIECES = 256 };
-enum { SCAN_THREADS = 256, SCAN_BLOCKS = 4 };       /* blocks of a warp of k_scan, about */
+enum { SCAN_THREADS = 256 };
 struct copied_keys_memory {
     alignas(16) signed char q[2][PASS_HEADS][PROXY_DIM];
     float unit[PASS_HEADS], middle[PASS_HEADS];
     unsigned use[65536 / 32];                       /* buckets that are scanned */
     unsigned char key[SCAN_THREADS / 32][BLOCK];
+    float2 sums[SCAN_THREADS / 32][PASS_HEADS];
 };
 enum { SCAN_HEADS = 1024 };                         /* of a group, at most */
 struct copied_sizes_memory { float2 head[SCAN_HEADS]; };                /* max, factor */
@@ -1811,7 +1812,7 @@ __device__ __forceinline__ list_range copied_far_keys_of(const params &p, const 
 __device__ __forceinline__ list_range far_keys(const params &p, int b, int kv, int begin, int end) {
     key_index x;
     if (!find_index(p, b, kv, x) || !has_header(p, x)) return { begin, end };
-    return p.scan.stage ? copied_far_keys_of(p, x, b, begin, end) : far_keys_of(p, x, begin, end);
+    return p.scans ? copied_far_keys_of(p, x, b, begin, end) : far_keys_of(p, x, begin, end);
 }
 
 /* -------------------------------------------------------------------------------- >>scoring */
@@ -15093,16 +15094,23 @@ __global__ void __launch_bounds__(32 * INDEX_WARPS) k_index(const __grid_constan
    scanned and draw: scores of their keys, then sizes, as santa__scan_blocks and
    santa__scan_sizes of santa.h have them. */
 
+/* Maximum and sum of 2^(x - maximum) of two sets of scores. A NaN stays one. */
+__device__ __forceinline__ float2 joined_sums(float2 a, float2 b) {
+    const float high = max_or_nan(a.x, b.x);
+    return make_float2(high, high == MASKED ? 0.0f : a.y * pow2(a.x - high) + b.y * pow2(b.x - high));
+}
+
 /* Scores of the scanned keys for up to 8 query heads. A warp has a block of 64 keys at a time:
-   which of them are scanned by the buckets they are in, then the centre's products, then four
-   lanes a key, each with every fourth chunk of its codes.
+   which of them are scanned by the buckets they are in, then products of the centre and of 16
+   keys at a time: a lane brings the words that its registers of the mma want, see
+   k_proxy_scores.
    Grid: (CTAs, KV head and slice, batch), 256 threads; a CTA's warps take every gridDim.x * 8th
    block.
    Reads 2 bytes for each far key, of the copy the lines with scanned ones; writes 4 bytes for
    each of these and each head. It should run at the speed of reading the lines.
-   Barrier: for q, which warp h rotates for head h. */
-__global__ void __launch_bounds__(SCAN_THREADS) k_scan(const __grid_constant__ params p) {
-    enum { PIECES = PROXY_DIM / 32, WARPS = SCAN_THREADS / 32, KEYS = 2 };   /* of 4 lanes at a time */
+   Barriers: for q, which warp h rotates for head h; for the warps' sums. */
+__global__ void __launch_bounds__(SCAN_THREADS, 4) k_scan(const __grid_constant__ params p) {
+    enum { PIECES = PROXY_DIM / 32, WARPS = SCAN_THREADS / 32 };
     SHARED(s, copied_keys_memory);
     const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), r = lane >> 2, c = lane & 3;
     const int b = blockIdx.z, kv = (int)blockIdx.y / p.slices, slice = (int)blockIdx.y - kv * p.slices;
@@ -15134,17 +15142,24 @@ __global__ void __launch_bounds__(SCAN_THREADS) k_scan(const __grid_constant__ p
     if (bad) return;
     const list_range range = copied_far_keys_of(p, index, b, begin, end);
     const int from = range.to, to = range.from, step = (int)gridDim.x * WARPS, keys = p.copy.keys;
-    /* of the two heads, c and c + 4, whose sums end in this lane */
-    float unit[2], middle[2], slope[2];
+    /* of heads 2 c and 2 c + 1, whose sums end in this lane */
+    float unit[2], middle[2], slope[2], top[2] = { MASKED, MASKED }, sum[2] = { 0.0f, 0.0f };
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        const int h = min(c + 4 * e, heads - 1);
+        const int h = min(2 * c + e, heads - 1);
         unit[e] = s.unit[h];
         middle[e] = s.middle[h];
         slope[e] = p.slopes ? p.slopes[head + h] : 0.0f;
     }
-    const int pieces = p.copy.bits == 4 ? 2 : 4, mask = p.copy.bits == 4 ? 0x0f0f0f0f : 0x03030303;
+    const bool two_bits = p.copy.bits == 2;
+    const unsigned mask = two_bits ? 0x03030303u : 0x0f0f0f0fu;
+    const int groups = p.copy.features / 32;
     const i64 row = (i64)b * p.heads + head;
+    /* of head r features 32 g + 4 c .. and 16 more */
+    const auto q_of = [&](int part, int g) {
+        const signed char *const at = s.q[part][r] + 32 * g + 4 * c;
+        return make_uint2(*(const unsigned *)at, *(const unsigned *)(at + 16));
+    };
     unsigned next = 0;
     const auto load = [&](int block) {              /* the buckets of keys 2 lane and 2 lane + 1 */
         if (block * BLOCK < to) next = ((const unsigned *)(index.bucket + block * BLOCK))[lane];
@@ -15175,7 +15190,6 @@ __global__ void __launch_bounds__(SCAN_THREADS) k_scan(const __grid_constant__ p
             ((unsigned short *)(p.scan.keys + place * BLOCK))[lane] =
                 ((const unsigned short *)s.key[warp])[lane];
         }
-        float top[2] = { MASKED, MASKED }, sum[2] = { 0.0f, 0.0f };
         int done = 0;
 #pragma unroll 1
         for (int part = 0; part < BLOCK && done < count; part += keys) {
@@ -15183,116 +15197,106 @@ __global__ void __launch_bounds__(SCAN_THREADS) k_scan(const __grid_constant__ p
             const unsigned upto = part + keys == BLOCK ? FULL : (1u << (part + keys) / 2) - 1;
             const int last = __popc(votes[0] & upto) + __popc(votes[1] & upto);
             if (last == done) continue;
-            const char *const here = copied_block(p, b, kv, block * BLOCK + part);
-            float centre[2] = { 0.0f, 0.0f }, scale = 0.0f;
-            if (here) {
-                scale = *(const float *)(here + p.copy.scale);
+            const char *const block_at = copied_block(p, b, kv, block * BLOCK + part),
+                       *const here = block_at ? block_at : p.proxy;   /* what it says is not used */
+            const float scale = *(const float *)(here + p.copy.scale);
+            float centre[2];
+            {
+                int coarse[4] = {}, fine[4] = {};
 #pragma unroll 1
-                for (int h = 0; h < heads; h++) {
-                    int coarse = 0, fine = 0;
-#pragma unroll 1
-                    for (int f = 4 * lane; f < p.copy.features; f += 128) {
-                        const int y = *(const int *)(here + p.copy.centre + f);
-                        coarse = __dp4a(y, *(const int *)(s.q[0][h] + f), coarse);
-                        fine = __dp4a(y, *(const int *)(s.q[1][h] + f), fine);
-                    }
-                    coarse = __reduce_add_sync(FULL, coarse);
-                    fine = __reduce_add_sync(FULL, fine);
-                    const float x = (float)coarse + (float)fine * (1.0f / 254.0f);
-                    if (c == (h & 3)) centre[h >> 2] = x * scale;
+                for (int g = 0; g < groups; g++) {  /* in row 0 */
+                    const unsigned *const at_centre = (const unsigned *)(here + p.copy.centre + 32 * g) + c;
+                    const unsigned a[4] = { r ? 0 : at_centre[0], 0, r ? 0 : at_centre[4], 0 };
+                    mma_centre(coarse, a, q_of(0, g));
+                    mma_centre(fine, a, q_of(1, g));
+                }
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    const float x = ((float)coarse[e] + (float)fine[e] * (1.0f / 254.0f)) * scale;
+                    centre[e] = __shfl_sync(FULL, x, c) * unit[e];
                 }
             }
 #pragma unroll 1
-            for (; done < last; done += 8 * KEYS) {
-                int acc[KEYS][PASS_HEADS] = {};
-                unsigned short gains[KEYS];
-                int key[KEYS];
+            for (; done < last; done += 16) {
+                const char *row_at[2];
+                unsigned w[PIECES][2];
+                unsigned short gains[2];
+                int key[2], acc[4] = { 0, 0, 0, 0 };
 #pragma unroll
-                for (int u = 0; u < KEYS; u++) {
-                    key[u] = s.key[warp][min(done + 8 * u + r, last - 1)];
-                    const int at_gain = p.copy.gains + 2 * (key[u] - part);
-                    gains[u] = here ? *(const unsigned short *)(here + at_gain) : (unsigned short)0;
+                for (int i = 0; i < 2; i++) {
+                    key[i] = s.key[warp][min(done + 8 * i + r, last - 1)];
+                    row_at[i] = here + 16 * (key[i] - part) + 4 * c;
+                    gains[i] = *(const unsigned short *)(here + p.copy.gains + 2 * (key[i] - part));
                 }
-#pragma unroll 1
-                for (int chunk = c; chunk < p.copy.chunks && here; chunk += 4) {
-                    uint4 w[KEYS];
 #pragma unroll
-                    for (int u = 0; u < KEYS; u++)
-                        w[u] = *(const uint4 *)(here + 16 * (chunk << p.copy.shift | (key[u] - part)));
-#pragma unroll 1
-                    for (int i = 0; i < pieces; i++) {
+                for (int k = 0; k < PIECES; k++)
+                    if (k < p.copy.chunks)
 #pragma unroll
-                        for (int h = 0; h < PASS_HEADS; h++) {
-                            if (h >= heads) break;
-                            const int4 y = *(const int4 *)(s.q[0][h] + 16 * (pieces * chunk + i));
+                        for (int i = 0; i < 2; i++)
+                            w[k][i] = *(const unsigned *)(row_at[i] + (16 * k << p.copy.shift));
 #pragma unroll
-                            for (int u = 0; u < KEYS; u++) {
-                                acc[u][h] = __dp4a((int)w[u].x & mask, y.x, acc[u][h]);
-                                acc[u][h] = __dp4a((int)w[u].y & mask, y.y, acc[u][h]);
-                                acc[u][h] = __dp4a((int)w[u].z & mask, y.z, acc[u][h]);
-                                acc[u][h] = __dp4a((int)w[u].w & mask, y.w, acc[u][h]);
-                            }
-                        }
-#pragma unroll
-                        for (int u = 0; u < KEYS; u++) {
-                            w[u].x >>= p.copy.bits; w[u].y >>= p.copy.bits;
-                            w[u].z >>= p.copy.bits; w[u].w >>= p.copy.bits;
-                        }
+                for (int k = 0; k < PIECES; k++) {
+                    if (k >= p.copy.chunks) break;
+                    if (!two_bits) {
+                        mma_codes(acc, w[k][0] & mask, w[k][1] & mask, w[k][0] >> 4 & mask,
+                                  w[k][1] >> 4 & mask, q_of(0, k));
+                    } else {
+                        mma_codes(acc, w[k][0] & mask, w[k][1] & mask, w[k][0] >> 2 & mask,
+                                  w[k][1] >> 2 & mask, q_of(0, 2 * k));
+                        mma_codes(acc, w[k][0] >> 4 & mask, w[k][1] >> 4 & mask, w[k][0] >> 6 & mask,
+                                  w[k][1] >> 6 & mask, q_of(0, 2 * k + 1));
                     }
                 }
 #pragma unroll
-                for (int u = 0; u < KEYS; u++) {
-#pragma unroll
-                    for (int h = 0; h < PASS_HEADS; h++) {
-                        if (h >= heads) break;
-                        acc[u][h] += __shfl_xor_sync(FULL, acc[u][h], 1);
-                        acc[u][h] += __shfl_xor_sync(FULL, acc[u][h], 2);
-                    }
-                    const int slot = done + 8 * u + r;
-                    const float gain = __half2float(__ushort_as_half(gains[u]));
+                for (int i = 0; i < 2; i++) {
+                    const int slot = done + 8 * i + r;
+                    const float gain = __half2float(__ushort_as_half(gains[i]));
 #pragma unroll
                     for (int e = 0; e < 2; e++) {
-                        int own = acc[u][4 * e];
-#pragma unroll
-                        for (int i = 1; i < 4; i++) own = c == i ? acc[u][4 * e + i] : own;
-                        float x = gain * ((float)own * unit[e] - middle[e]) + unit[e] * centre[e];
+                        float x = gain * ((float)acc[2 * i + e] * unit[e] - middle[e]) + centre[e];
                         if (extra) {
                             if (p.soft_cap > 0.0f) x = cap_score(x, p.soft_cap, p.per_cap);
-                            x = (x + slope[e] * (float)(block * BLOCK + key[u] - position)) * LOG2E;
+                            x = (x + slope[e] * (float)(block * BLOCK + key[i] - position)) * LOG2E;
                         }
-                        if (!here || !(x < INFINITY)) x = __int_as_float(0x7fc00000);
+                        if (!block_at || !(x < INFINITY)) x = __int_as_float(0x7fc00000);
                         if (x < MASK_LIMIT) x = MASKED;
-                        if (slot >= last || c + 4 * e >= heads) continue;
-                        p.scan.scores[((row + c + 4 * e) * p.blocks + block) * BLOCK + slot] = x;
-                        const float high = max_or_nan(top[e], x);
-                        if (x != MASKED) {
-                            sum[e] = sum[e] * pow2(top[e] - high) + pow2(x - high);
-                            top[e] = high;
+                        if (slot >= last || 2 * c + e >= heads) continue;
+                        p.scan.scores[((row + 2 * c + e) * p.blocks + block) * BLOCK + slot] = x;
+                        if (x == MASKED) continue;
+                        if (!(x <= top[e])) {       /* a NaN stays */
+                            sum[e] *= pow2(top[e] - x);
+                            top[e] = max_or_nan(top[e], x);
                         }
+                        sum[e] += pow2(x - top[e]);
                     }
                 }
             }
             done = last;
         }
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            float high = top[e];
-#pragma unroll
-            for (int o = 4; o < 32; o <<= 1) high = max_or_nan(high, __shfl_xor_sync(FULL, high, o));
-            sum[e] = high == MASKED ? 0.0f : sum[e] * pow2(top[e] - high);
-#pragma unroll
-            for (int o = 4; o < 32; o <<= 1) sum[e] += __shfl_xor_sync(FULL, sum[e], o);
-            if (r == 0 && c + 4 * e < heads)
-                p.scan.sums[(row + c + 4 * e) * p.blocks + block] = make_float2(high, sum[e]);
-        }
         __syncwarp();                               /* all lanes are through with the keys */
     }
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        float high = top[e];
+#pragma unroll
+        for (int o = 4; o < 32; o <<= 1) high = max_or_nan(high, __shfl_xor_sync(FULL, high, o));
+        sum[e] = high == MASKED ? 0.0f : sum[e] * pow2(top[e] - high);
+#pragma unroll
+        for (int o = 4; o < 32; o <<= 1) sum[e] += __shfl_xor_sync(FULL, sum[e], o);
+        if (r == 0) s.sums[warp][2 * c + e] = make_float2(high, sum[e]);
+    }
+    __syncthreads();
+    if (tid >= heads) return;
+    float2 all = s.sums[0][tid];
+#pragma unroll 1
+    for (int i = 1; i < WARPS; i++) all = joined_sums(all, s.sums[i][tid]);
+    p.scan.sums[(row + tid) * p.scan.ctas + blockIdx.x] = all;
 }
 
 /* Sizes of the scanned keys, in the place of their first head's scores: the largest of the
    heads' shares, each head's in units of what the router gives to its scanned buckets.
    Grid: (CTAs, KV head, batch), 256 threads; a warp takes every gridDim.x * 8th block.
-   Each CTA reads the sums of all blocks, then the scores. It is short; latency counts.
+   Each CTA reads the sums of all of k_scan's, then the scores. It is short; latency counts.
    Barrier: for the heads' masses. */
 __global__ void __launch_bounds__(SCAN_THREADS) k_scan_sizes(const __grid_constant__ params p) {
     SHARED(s, copied_sizes_memory);
@@ -15310,22 +15314,17 @@ __global__ void __launch_bounds__(SCAN_THREADS) k_scan_sizes(const __grid_consta
     bool bad = false;
 #pragma unroll 1
     for (int h = warp; h < p.group; h += SCAN_THREADS / 32) {
-        const float2 *const sums = p.scan.sums + (row + h) * p.blocks;
-        float top = MASKED, high, sum = 0.0f;
-#pragma unroll 4
-        for (int i = first + lane; i < last; i += 32) top = max_or_nan(top, sums[i].x);
-        high = top;
+        const float2 *const sums = p.scan.sums + (row + h) * p.scan.ctas;
+        float2 all = make_float2(MASKED, 0.0f);
+#pragma unroll 2
+        for (int i = lane; i < p.scan.ctas; i += 32) all = joined_sums(all, sums[i]);
 #pragma unroll
-        for (int o = 16; o; o >>= 1) high = max_or_nan(high, __shfl_xor_sync(FULL, high, o));
-#pragma unroll 4
-        for (int i = first + lane; i < last; i += 32) {
-            const float2 x = sums[i];
-            sum += x.x == MASKED ? 0.0f : x.y * pow2(x.x - high);
-        }
-#pragma unroll
-        for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
+        for (int o = 16; o; o >>= 1)
+            all = joined_sums(all, make_float2(__shfl_xor_sync(FULL, all.x, o),
+                                               __shfl_xor_sync(FULL, all.y, o)));
         /* a NaN stays one */
-        if (lane == 0) s.head[h] = make_float2(high, sum == 0.0f ? 0.0f : p.scan.share[row + h] / sum);
+        if (lane == 0)
+            s.head[h] = make_float2(all.x, all.y == 0.0f ? 0.0f : p.scan.share[row + h] / all.y);
     }
     __syncthreads();
 #pragma unroll 1
@@ -15434,7 +15433,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     const int buckets = p.buckets, several = (buckets + THREADS - 1) / THREADS;
     const i64 item = (i64)b * p.kv_heads + kv;
     bucket_span *const span = p.spans ? p.spans + item * buckets : s.span;
-    const bool scans = BEHIND || p.scan.stage;
+    const bool scans = BEHIND || p.scans;
     const int own = min(tid * several, buckets), own_end = min(own + several, buckets);
     const auto each = [&](auto f) {
 #pragma unroll 1
@@ -16918,7 +16917,7 @@ dim3 list_grid(const call &c, extent e) {
     if (e.x > most) e.x = most;
     if (!p.list_early) return grid_of(e);
     const double keys = (double)c.g.keys, near = (double)p.sink_tokens + (double)p.local_tokens,
-                 probes = p.scan.stage ? 0.0 : (double)p.num_probes,
+                 probes = p.scans ? 0.0 : (double)p.num_probes,
                  far = keys * fmin(probes / (double)p.buckets, 1.0),
                  read = fmin(near + far, keys) + (double)p.samples;
     const i64 usual = (i64)(1.5 * read) / c.g.list_keys + 2;
@@ -17862,6 +17861,15 @@ santa_status measure_routed(const santa_problem *problem, geometry *g) {
     return measure_lists(problem->a.k.dtype, g);
 }
 
+/* CTAs of k_scan for a KV head and slice: a warp has 4 blocks, up to 16 where there are many,
+   since each CTA rotates q. */
+i64 scan_ctas(const geometry &g) {
+    const i64 slices = g.kv_heads * ceil_div(g.group, PASS_HEADS),
+              all = (i64)(saturating((size_t)(g.batch * slices), (size_t)g.blocks) / 8192),
+              each = all < 4 ? 4 : all < 16 ? all : 16;
+    return ceil_div(g.blocks, SCAN_THREADS / 32 * each);
+}
+
 void arrange_routed(const geometry &g, santa_stash stash, layout *l) {
     const size_t rows = (size_t)(g.batch * g.heads), items = (size_t)(g.batch * g.kv_heads),
                  pieces = saturating(items, (size_t)g.buckets),
@@ -17886,7 +17894,7 @@ void arrange_routed(const geometry &g, santa_stash stash, layout *l) {
     l->scan_bad = add_part(l, g.scans ? items : 0, sizeof(int));
     l->scan_share = add_part(l, g.scans ? rows : 0, sizeof(float));
     l->scan_scores = add_part(l, scanned_rows, BLOCK * sizeof(float));
-    l->scan_sums = add_part(l, scanned_rows, sizeof(float2));
+    l->scan_sums = add_part(l, g.scans ? saturating(rows, (size_t)scan_ctas(g)) : 0, sizeof(float2));
     l->scan_sizes = add_part(l, scanned, sizeof(float2));
     l->scan_keys = add_part(l, scanned, BLOCK);
     l->scan_counts = add_part(l, scanned, 1);
@@ -17898,8 +17906,7 @@ void arrange_routed(const geometry &g, santa_stash stash, layout *l) {
 /* Scores of the keys of some buckets by a copy of K, and their sizes. */
 cudaError_t launch_scan(call &c) {
     params &p = c.p;
-    const i64 warps = SCAN_THREADS / 32, most = ceil_div(c.g.blocks, warps),
-              ctas = ceil_div(most, (i64)SCAN_BLOCKS), sizes = ceil_div(most, 2 * (i64)SCAN_BLOCKS);
+    const i64 ctas = scan_ctas(c.g), sizes = ceil_div(ctas, 2);
     p.slices = (int)ceil_div(c.g.group, PASS_HEADS);
     const cudaError_t e =
         launch<k_scan>(c, grid_of({ ctas, c.g.kv_heads * p.slices, c.g.batch }), SCAN_THREADS, 0, true);
@@ -17919,10 +17926,12 @@ cudaError_t launch_routed(call &c) {
     char *const proxy = p.proxy;
     p.proxy = nullptr;                              /* it is for k_scan alone */
     p.scan = {};
+    p.scans = c.g.scans;
     if (c.g.scans)
-        p.scan = { 1, (unsigned *)(c.workspace + c.l.scan_use), (int *)(c.workspace + c.l.scan_bad),
+        p.scan = { (unsigned *)(c.workspace + c.l.scan_use), (int *)(c.workspace + c.l.scan_bad),
                    (float *)(c.workspace + c.l.scan_share), (float *)(c.workspace + c.l.scan_scores),
-                   (float2 *)(c.workspace + c.l.scan_sums), (float2 *)(c.workspace + c.l.scan_sizes),
+                   (float2 *)(c.workspace + c.l.scan_sums), (int)scan_ctas(c.g),
+                   (float2 *)(c.workspace + c.l.scan_sizes),
                    (unsigned char *)(c.workspace + c.l.scan_keys),
                    (unsigned char *)(c.workspace + c.l.scan_counts) };
     p.logit_parts = (float2 *)(c.workspace + c.l.logit_parts);
@@ -17981,7 +17990,6 @@ cudaError_t launch_routed(call &c) {
         p.proxy = proxy;
         e = launch_scan(c);
         p.proxy = nullptr;
-        p.scan.stage = 2;
         if (e == cudaSuccess) e = launch<k_route<true>>(c, rows, ROUTE_THREADS, 0, true);
     }
     if (e == cudaSuccess) e = launch_list(c, true);

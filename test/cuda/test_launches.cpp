@@ -554,7 +554,8 @@ static std::vector<part> routed_parts(const problem &x, const params &p) {
         {"partial results", p.partial, rows * (uint64_t)p.splits * ((uint64_t)p.dv + 2) * 4, 4}};
     if (p.samples) parts.push_back({"weights", p.list_weights, entries * 4, 4});
     else CHECK(!p.list_weights);
-    if (n > ROUTE_SPANS || is_copied(x)) parts.push_back({"spans", p.spans, items * n * sizeof(bucket_span), 4});
+    if (n > ROUTE_SPANS || is_copied(x))
+        parts.push_back({"spans", p.spans, items * n * sizeof(bucket_span), 4});
     else CHECK(!p.spans);
     if (x.stats) parts.push_back({"counts", p.routed, items * sizeof(routed_row), 8});
     else CHECK(!p.routed);
@@ -564,11 +565,11 @@ static std::vector<part> routed_parts(const problem &x, const params &p) {
         parts.push_back({"rows without a route", p.scan.bad, items * 4, 4});
         parts.push_back({"shares of scanned buckets", p.scan.share, rows * 4, 4});
         parts.push_back({"scores by the copy", p.scan.scores, rows * blocks * 256, 16});
-        parts.push_back({"their sums", p.scan.sums, rows * blocks * 8, 8});
+        parts.push_back({"their sums", p.scan.sums, rows * (uint64_t)p.scan.ctas * 8, 8});
         parts.push_back({"sums of sizes", p.scan.sizes, items * blocks * 8, 8});
         parts.push_back({"scanned keys", p.scan.keys, items * blocks * 64, 16});
         parts.push_back({"how many", p.scan.counts, items * blocks, 1});
-    } else CHECK(!p.scan.stage && !p.scan.use);
+    } else CHECK(!p.scans && !p.scan.use);
     return parts;
 }
 
@@ -611,14 +612,17 @@ static void check_routed(const problem &x, const standin_launch &l, const params
                   "%s: where to", name.c_str());
         check_grid(l, over(y.count, 16 * (8 / splits_of)), kv_heads, over(batch * group, 32), name);
     } else if (which == SCAN || which == SCAN_SIZES) {
-        const int64_t each = which == SCAN ? 32 : 64, most = over(p.blocks, each);
+        const int64_t many = batch * kv_heads * over(group, 8) * p.blocks / 8192,
+                      each = 8 * std::min(std::max(many, (int64_t)4), (int64_t)16),
+                      ctas = over(p.blocks, each), most = which == SCAN ? ctas : over(ctas, 2);
         CHECK_MSG(name == (which == SCAN ? "k_scan" : "k_scan_sizes"), "%s for the scan", name.c_str());
-        CHECK(p.proxy == x.a.proxy && p.scan.stage == 1 && p.slices == over(group, 8));
+        CHECK(p.proxy == x.a.proxy && p.scans && p.slices == over(group, 8)
+              && p.scan.ctas == ctas);
         check_grid(l, most, which == SCAN ? kv_heads * p.slices : kv_heads, batch, name);
     } else if (which == 1 || which == BEFORE_SCAN) {
         CHECK_MSG(name == (is_copied(x) && which == 1 ? "k_route<true>" : "k_route<false>"),
                   "%s for the choice", name.c_str());
-        CHECK(p.scan.stage == (which == BEFORE_SCAN ? 1 : is_copied(x) ? 2 : 0) && !p.proxy);
+        CHECK(p.scans == is_copied(x) && !p.proxy);
         CHECK_INT(p.logit_tiles, over(r.num_buckets, 16 * (8 / p.product.splits)));
         check_grid(l, kv_heads, batch, 1, name);
     } else if (which == 2) {

@@ -359,8 +359,8 @@ static void saap_copies(void) {
         gpu_view keys(x.keys);
         char what[200];
         snprintf(what, sizeof what,
-                 "copy %d of seed %llu: %lld/%lld heads, %lld keys, pages %lld, dim %lld/%lld, %lld buckets, "
-                 "%d bits, S %lld, l %lld",
+                 "copy %d of seed %llu: %lld/%lld heads, %lld keys, pages %lld, dim %lld/%lld, "
+                 "%lld buckets, %d bits, S %lld, l %lld",
                  t, (unsigned long long)test_seed, (long long)as.s.heads, (long long)as.s.kv_heads,
                  (long long)as.s.len, (long long)as.s.page_size, (long long)as.s.head_dim,
                  (long long)as.s.head_dim_v, (long long)as.buckets, x.p.a.proxy_bits,
