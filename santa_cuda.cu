@@ -15403,9 +15403,15 @@ __device__ __noinline__ int sure_of_block(scan_odds x, int count, float2 all, co
         return 0;
     }
 #pragma unroll 1
-    for (int k = 0; k < count; k++) {
-        const double odds = x.even + x.rate * (double)size[k];
-        if (x.bound * odds >= 1.0) sure++; else sum += odds;
+    for (int k0 = 0; k0 < count; k0 += 4) {         /* four at once, as each takes a trip */
+        const float4 y = *(const float4 *)(size + k0);
+        const float four[4] = { y.x, y.y, y.z, y.w };
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const double odds = x.even + x.rate * (double)four[k];
+            if (k0 + k >= count) break;
+            if (x.bound * odds >= 1.0) sure++; else sum += odds;
+        }
     }
     *open += sum;
     return sure;
@@ -15824,9 +15830,12 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
                 const double stop = start + (double)sure_in(i, open);
                 if (place >= stop + scan_lambda * open) { start = stop + scan_lambda * open; continue; }
                 const int count = p.scan.counts[block0 + i];
+                float4 four;
 #pragma unroll 1
                 for (int k = 0; k < count; k++) {
-                    const double odds = scan_even + scan_rate * (double)sizes[(i64)i * BLOCK + k],
+                    if (!(k & 3)) four = *(const float4 *)(sizes + (i64)i * BLOCK + k);
+                    const float size = k & 2 ? k & 1 ? four.w : four.z : k & 1 ? four.y : four.x;
+                    const double odds = scan_even + scan_rate * (double)size,
                                  pi = bound * odds >= 1.0 ? 1.0 : fmin(scan_lambda * odds, 1.0);
                     if (place < start + pi) {
                         if (place - 1.0 >= start) break;              /* by rounding: it is drawn */

@@ -485,6 +485,23 @@ static void add_routers(run *r, int f) {
             }
 }
 
+/* Of some of the buckets the copy of K alone, keys drawn from these and from the others. */
+static void add_scans(run *r, int f) {
+    static const int64_t samples[] = { 64, 128, 256, 512, 1024, 2048 };
+    const int buckets = (int)r->files[f].num_buckets;
+    char name[32], budget[32];
+    for (int bits = 4; bits >= 2; bits -= 2)
+        for (int part = bits == 4 ? 8 : 4; part >= (bits == 4 ? 2 : 4); part /= 2)
+            for (int i = 0; i < COUNT(samples); i++) {
+                snprintf(name, sizeof name, "cl. %d, copy, %d bits", buckets, bits);
+                snprintf(budget, sizeof budget, "l %d, %d", buckets / part, (int)samples[i]);
+                add_routed(r, name, budget, CLASSIFIER, f, buckets / part, samples[i], 64);
+                variant *v = &r->variants[r->variant_count - 1];
+                v->options.scores = SANTA_SCORES_PROXY;
+                v->proxy_bits = bits;
+            }
+}
+
 static void add_table_7(run *r) {
     static const struct { santa_method method; int bits; int64_t samples; } others[] = {
         { SANTA_SYS, 0, 128 }, { SANTA_PPS, 4, 16 }, { SANTA_PPS, 4, 128 }, { SANTA_PPS, 4, 512 },
@@ -514,6 +531,7 @@ static void add_table_7(run *r) {
         add_routed(r, "uniform, drawn", budget, NO_ROUTE, 0, SANTA_NONE, samples, 64)->uniform_share = 1.0;
     }
     for (int f = 0; f < r->file_count; f++) add_routers(r, f);
+    for (int f = 0; f < r->file_count; f++) add_scans(r, f);
     for (int both = 0; both < 2; both++)                    /* the defaults, one by one */
         for (int i = 0; i < COUNT(settings); i++) {
             const int64_t count = settings[i].value > 0.0 ? (int64_t)settings[i].value : SANTA_NONE;
