@@ -240,7 +240,7 @@ struct scan_params {
     float *share;                                   /* [batch, heads]: of the scanned buckets */
     float *scores;                                  /* [batch, heads, blocks, 64]: base 2; then sizes */
     float2 *sums;                                   /* [batch, heads, CTAs]: max, sum of 2^(x - max) */
-    int ctas;                                       /* of k_scan, for a KV head */
+    int ctas, is_done;                              /* of k_scan, for a KV head; for k_route */
     float2 *sizes;                                  /* [batch, kv_heads, blocks]: sum, largest */
     unsigned char *keys;                            /* [batch, kv_heads, blocks, 64]: in a block */
     unsigned char *counts;                          /* [batch, kv_heads, blocks] */
@@ -1006,7 +1006,7 @@ struct copied_keys_memory {
 enum { SCAN_HEADS = 1024 };                         /* of a group, at most */
 struct copied_sizes_memory { float2 head[SCAN_HEADS]; };                /* max, factor */
 
-template <bool BEHIND> struct route_memory {
+template <bool SCANS> struct route_memory {
     bucket_span span[ROUTE_SPANS];
     double teeth[ROUTE_THREADS], scratch[2][32];
     u64 rows[32];
@@ -1016,7 +1016,7 @@ template <bool BEHIND> struct route_memory {
     alignas(16) int bins[4][256];
     float2 head[ROUTE_HEADS];
     int drawn;
-    double scanned[BEHIND ? ROUTE_THREADS : 1];      /* teeth of the blocks of a copy of K */
+    double scanned[SCANS ? ROUTE_THREADS : 1];      /* teeth of the blocks of a copy of K */
 };
 
 /* A host compiler alone, with the runtime of test/cuda/standin, takes this file without its
@@ -1119,8 +1119,8 @@ void k_nearest_plain(const params p) {
 void k_index(const params) { standin_kernel(32 * INDEX_WARPS, sizeof(index_memory), 0); }
 void k_scan(const params) { standin_kernel(SCAN_THREADS, sizeof(copied_keys_memory), 0); }
 void k_scan_sizes(const params) { standin_kernel(SCAN_THREADS, sizeof(copied_sizes_memory), 0); }
-template <bool BEHIND> void k_route(const params) {
-    standin_kernel(ROUTE_THREADS, sizeof(route_memory<BEHIND>), 0);
+template <bool SCANS> void k_route(const params) {
+    standin_kernel(ROUTE_THREADS, sizeof(route_memory<SCANS>), 0);
 }
 void k_route_error(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
 void k_route_mass(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
@@ -2129,6 +2129,8 @@ __device__ __forceinline__ void scale_keys(const params &p, int b, int kv, int b
     }
 }
 
+__device__ __noinline__ float cap_by_division(float x, float cap) { return cap * tanhf(x / cap); }
+
 /* Called, so that it does not swell its callers. The product in f64 becomes the float x / cap:
    a quotient of floats is further from the middle of two than the product is off. A division
    would be a function beside each kernel, of 1.9 kB. */
@@ -3106,7 +3108,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
                                      : min(p.group - x.slice * p.slice_heads, p.slice_heads);
         if (x.b != q_b || x.kv != q_kv || x.slice != q_slice) {
             load_slots(p, x.b, x.kv, x.slice, head, heads, q);
-            if (x.b != q_b && p.stash_type == SANTA_STASH_U8) key = row_key(p, x.b);
+            if (x.b != q_b && p.stash_type == SANTA_STASH_U8) key = row_key<1>(p, x.b);
             q_b = x.b; q_kv = x.kv; q_slice = x.slice;
         }
         float s[2][8], m[2];
@@ -4909,7 +4911,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores_blocks(const __g
                   heads = min(p.group - x.slice * PASS_HEADS, (int)PASS_HEADS);
         if (agreed(x.b != q_b || x.kv != q_kv || x.slice != q_slice)) {
             load_digits(p, x.b, x.kv, x.slice, lane, 32, q);
-            if (x.b != q_b && p.stash_type == SANTA_STASH_U8) key = row_key(p, x.b);
+            if (x.b != q_b && p.stash_type == SANTA_STASH_U8) key = row_key<1>(p, x.b);
             q_b = x.b; q_kv = x.kv; q_slice = x.slice;
         }
         copy_wait<STEPS - 1>();
@@ -8160,10 +8162,13 @@ __device__ __forceinline__ proxy_range copied_range(const params &p, int b) {
     return r;
 }
 
-/* What q . k becomes: in base 2. ago: the key's place, counted from the row's position. */
+/* What q . k becomes: in base 2. ago: the key's place, counted from the row's position.
+   BY_DIVISION: where a call with another argument would cost registers. */
+template <bool BY_DIVISION = false>
 __device__ __forceinline__ float finished_score(const params &p, int head, float x, int ago) {
     x *= p.scale;
-    if (p.soft_cap > 0.0f) x = cap_score(x, p.soft_cap, p.per_cap);
+    if (p.soft_cap > 0.0f)
+        x = BY_DIVISION ? cap_by_division(x, p.soft_cap) : cap_score(x, p.soft_cap, p.per_cap);
     if (p.slopes) x += p.slopes[head] * (float)ago;
     x *= LOG2E;
     return x < MASK_LIMIT ? MASKED : x;
@@ -10330,7 +10335,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         }
         if (p.k_scales.data && taken) dot *= scale_of(p, p.k_scales, b, kv, j);
         const float exact = broken ? __int_as_float(0x7fc00000)
-                                   : finished_score(p, head, dot, j - range.position);
+                                   : finished_score<true>(p, head, dot, j - range.position);
         const float guess = log2f(key.mass) + at.sum.x;
         const float mu = key.mass * to_m * per_step;
         const float share = taken ? fmaxf(mu, 1.0f) * (float)p.per_sample : 0.0f;
@@ -15316,7 +15321,7 @@ __global__ void __launch_bounds__(SCAN_THREADS) k_scan_sizes(const __grid_consta
     for (int h = warp; h < p.group; h += SCAN_THREADS / 32) {
         const float2 *const sums = p.scan.sums + (row + h) * p.scan.ctas;
         float2 all = make_float2(MASKED, 0.0f);
-#pragma unroll 2
+#pragma unroll 1
         for (int i = lane; i < p.scan.ctas; i += 32) all = joined_sums(all, sums[i]);
 #pragma unroll
         for (int o = 16; o; o >>= 1)
@@ -15341,7 +15346,7 @@ __global__ void __launch_bounds__(SCAN_THREADS) k_scan_sizes(const __grid_consta
             const int slot = lane + 32 * e;
             float size = 0.0f;
             if (slot < count) {
-#pragma unroll 4
+#pragma unroll 2
                 for (int h = 0; h < p.group; h++) {
                     const float x = scores[(i64)h * p.blocks * BLOCK + slot];
                     if (x != MASKED) size = fmaxf(size, pow2(x - s.head[h].x) * s.head[h].y);
@@ -15426,20 +15431,20 @@ __device__ __noinline__ int sure_of_block(scan_odds x, int count, float2 all, co
      probe      the num_probes largest sums, by the digits of their bits
      chances    of the other keys, which add up to the draws
      list       the buckets that are read; then a thread for each tooth of the comb
-   With a copy of K twice: up to the probe, whose buckets are scanned then, and BEHIND the scan,
-   with the scanned keys among those that are drawn from.
+   SCANS, with a copy of K, twice: up to the probe, whose buckets are scanned then, and behind
+   the scan, with the scanned keys among those that are drawn from.
    Reads: 4 bytes of each bucket, 4 bytes for each of a group's logits, 2 bytes for each key
    that is not far. Latency counts.
    Barriers: between these steps, and in each scan. */
-template <bool BEHIND>
+template <bool SCANS>
 __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__ params p) {
     enum { THREADS = ROUTE_THREADS, WARPS = THREADS / 32 };
-    SHARED(s, route_memory<BEHIND>);
+    SHARED(s, route_memory<SCANS>);
     const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), kv = blockIdx.x, b = blockIdx.y;
     const int buckets = p.buckets, several = (buckets + THREADS - 1) / THREADS;
     const i64 item = (i64)b * p.kv_heads + kv;
     bucket_span *const span = p.spans ? p.spans + item * buckets : s.span;
-    const bool scans = BEHIND || p.scans;
+    const bool behind = SCANS && p.scan.is_done;
     const int own = min(tid * several, buckets), own_end = min(own + several, buckets);
     const auto each = [&](auto f) {
 #pragma unroll 1
@@ -15450,20 +15455,20 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     launch_dependents();
     key_range(p, b, begin, end, position);
     bool bad = !find_index(p, b, kv, x);
-    if (!bad && !BEHIND) {                        /* on their way beside the header, if it has all keys */
+    if (!bad && !behind) {                        /* on their way beside the header, if it has all keys */
         const i64 behind = max(end - min(p.local_tokens, end) - BLOCK, 0);
         for (i64 j = behind / BLOCK * BLOCK + BLOCK * tid; j < end; j += BLOCK * THREADS)
             prefetch((const char *)(x.bucket + j));
     }
     bad = bad || !has_header(p, x);
     const list_range range = bad   ? list_range{ begin, begin }
-                           : scans ? copied_far_keys_of(p, x, b, begin, end)
+                           : SCANS ? copied_far_keys_of(p, x, b, begin, end)
                                    : far_keys_of(p, x, begin, end);
     const int from = range.to, to = range.from, sorted = bad ? 0 : x.header[I_SORTED];
 #pragma unroll 1
     for (int i = tid; i < 4 * 256; i += THREADS) s.bins[i / 256][i % 256] = 0;
     if (tid == 0) s.drawn = 0;
-    if (!bad && !BEHIND) {
+    if (!bad && !behind) {
 #pragma unroll 1
         for (int i = tid; i < buckets; i += THREADS) span[i] = { 0, 0, 0.0f, 0.0f };
         __syncthreads();
@@ -15498,10 +15503,10 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     const bool some = to > from;                    /* the same for all threads */
     if (tid < 2) prefetch(tid ? (const char *)logits : (const char *)(p.piece_table + item * buckets));
     wait_for_previous();
-    if (BEHIND) bad = p.scan.bad[item] != 0;
-    if (!some || BEHIND) bad = __syncthreads_or(bad);
+    if (behind) bad = p.scan.bad[item] != 0;
+    if (!some || behind) bad = __syncthreads_or(bad);
 #pragma unroll 1
-    for (int g0 = 0; some && !BEHIND && g0 < p.group; g0 += ROUTE_HEADS) {
+    for (int g0 = 0; some && !behind && g0 < p.group; g0 += ROUTE_HEADS) {
         const int heads = min(p.group - g0, (int)ROUTE_HEADS);
         float y[ROUTE_HEADS];                       /* of the thread's first bucket, on their way */
 #pragma unroll
@@ -15549,10 +15554,10 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     const float READ = 2.0f, SCANNED = 3.0f;
     const bool routes = some && !bad;
     const auto is_open = [&](const bucket_span &y) {
-        return y.count && y.sum != READ && (!BEHIND || y.sum != SCANNED);
+        return y.count && y.sum != READ && (!SCANS || y.sum != SCANNED);
     };
     const auto bits_of = [&](const bucket_span &y) { return y.count ? __float_as_uint(y.sum) + 1 : 0u; };
-    if (routes && !BEHIND) {
+    if (routes && !behind) {
         /* those with digits above prefix, and `want` of those with the same ones */
         unsigned prefix = 0, mask = 0;
         int want = p.num_probes, shift = 24;
@@ -15607,10 +15612,10 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
             const unsigned bits = bits_of(y), digits = bits & mask;
             const bool is_read = !none && bits
                               && (digits > prefix || (digits == prefix && (all || before++ < want)));
-            y.sum = !is_read ? 0.0f : scans ? SCANNED : READ;
+            y.sum = !is_read ? 0.0f : SCANS ? SCANNED : READ;
         });
     }
-    if (!BEHIND && scans) {
+    if (SCANS && !behind) {
         __syncthreads();
         const int words = (buckets + 31) / 32;
 #pragma unroll 1
@@ -15649,11 +15654,11 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     }
     /* the blocks of the copy: a thread owns neighbouring ones */
     const int first_block = from / BLOCK,
-              blocks = BEHIND && routes ? (to - 1) / BLOCK + 1 - first_block : 0,
+              blocks = behind && routes ? (to - 1) / BLOCK + 1 - first_block : 0,
               few = (blocks + THREADS - 1) / THREADS, own_block = min(tid * few, blocks),
               own_block_end = min(own_block + few, blocks);
     const i64 block0 = item * p.blocks + first_block;
-    const float *const sizes = BEHIND ? p.scan.scores + (((i64)b * p.heads + kv * p.group) * p.blocks
+    const float *const sizes = behind ? p.scan.scores + (((i64)b * p.heads + kv * p.group) * p.blocks
                                                         + first_block) * BLOCK : nullptr;
     double scan_even = 0.0, scan_rate = 0.0, bound = 0.0, scan_lambda = 0.0, scan_teeth = 0.0;
     int copied = 0;
@@ -15686,7 +15691,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         scan_once<double, WARPS>(keys, s.scratch[1], &sum);
         keys = sum;
         bool all = !(keys > left);
-        if (BEHIND) {                               /* no number there: all are read */
+        if (behind) {                               /* no number there: all are read */
             redone = __syncthreads_or(redone);
             all |= redone;
         }
@@ -15715,7 +15720,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
                 y.sum = READ;
                 gone += (double)y.count;
             });
-            if (BEHIND) {
+            if (behind) {
                 int sure = 0;
                 double unused = 0.0;
                 bound = fmax(bound, lambda);
@@ -15731,7 +15736,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         }
         each([&](int, bucket_span &y) { if (is_open(y)) y.sum = (float)(lambda * (double)y.sum); });
         scan_lambda = lambda;
-        if (BEHIND) {                               /* teeth of the scanned keys come first */
+        if (behind) {                               /* teeth of the scanned keys come first */
 #pragma unroll 1
             for (int i = own_block; i < own_block_end && !all; i++) {
                 double open = 0.0;
@@ -15904,7 +15909,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     for (int i = 1; i < WARPS; i++) largest = max(largest, s.bins[0][i]);
     const double far = to - from;
     int all_copied = 0;
-    for (int i = 0; BEHIND && routes && p.samples && i < WARPS; i++) all_copied += s.bins[1][i];
+    for (int i = 0; behind && routes && p.samples && i < WARPS; i++) all_copied += s.bins[1][i];
     p.routed[item] = { end - begin, to - from, s.whole, s.drawn, pieces, routes, all_copied, redone,
                        routes ? (i64)((double)buckets * squares / (far * far) * 1e6) : 0,
                        routes ? (i64)((double)largest / far * 1e6) : 0 };
@@ -17939,7 +17944,7 @@ cudaError_t launch_routed(call &c) {
     if (c.g.scans)
         p.scan = { (unsigned *)(c.workspace + c.l.scan_use), (int *)(c.workspace + c.l.scan_bad),
                    (float *)(c.workspace + c.l.scan_share), (float *)(c.workspace + c.l.scan_scores),
-                   (float2 *)(c.workspace + c.l.scan_sums), (int)scan_ctas(c.g),
+                   (float2 *)(c.workspace + c.l.scan_sums), (int)scan_ctas(c.g), 0,
                    (float2 *)(c.workspace + c.l.scan_sizes),
                    (unsigned char *)(c.workspace + c.l.scan_keys),
                    (unsigned char *)(c.workspace + c.l.scan_counts) };
@@ -17994,11 +17999,14 @@ cudaError_t launch_routed(call &c) {
     }
     if (e == cudaSuccess && !layers) e = launch_rows(c, hidden);
     const dim3 rows = grid_of(c.g.stats);
-    if (e == cudaSuccess) e = launch<k_route<false>>(c, rows, ROUTE_THREADS, 0, true);
+    if (e == cudaSuccess)
+        e = c.g.scans ? launch<k_route<true>>(c, rows, ROUTE_THREADS, 0, true)
+                      : launch<k_route<false>>(c, rows, ROUTE_THREADS, 0, true);
     if (e == cudaSuccess && c.g.scans) {
         p.proxy = proxy;
         e = launch_scan(c);
         p.proxy = nullptr;
+        p.scan.is_done = 1;
         if (e == cudaSuccess) e = launch<k_route<true>>(c, rows, ROUTE_THREADS, 0, true);
     }
     if (e == cudaSuccess) e = launch_list(c, true);

@@ -620,9 +620,9 @@ static void check_routed(const problem &x, const standin_launch &l, const params
               && p.scan.ctas == ctas);
         check_grid(l, most, which == SCAN ? kv_heads * p.slices : kv_heads, batch, name);
     } else if (which == 1 || which == BEFORE_SCAN) {
-        CHECK_MSG(name == (is_copied(x) && which == 1 ? "k_route<true>" : "k_route<false>"),
-                  "%s for the choice", name.c_str());
-        CHECK(p.scans == is_copied(x) && !p.proxy);
+        CHECK_MSG(name == (is_copied(x) ? "k_route<true>" : "k_route<false>"), "%s for the choice",
+                  name.c_str());
+        CHECK(p.scans == is_copied(x) && !p.proxy && p.scan.is_done == (is_copied(x) && which == 1));
         CHECK_INT(p.logit_tiles, over(r.num_buckets, 16 * (8 / p.product.splits)));
         check_grid(l, kv_heads, batch, 1, name);
     } else if (which == 2) {
