@@ -465,7 +465,6 @@ struct params {
             bucket_span *spans;                     /* [batch, kv_heads, buckets], if not shared memory */
             float2 *logit_parts;                    /* [batch, heads, logit_tiles]: max, sum of exp */
             int logit_tiles;
-            scan_params scan;
         };
         step_params step;
         joint_params joint;
@@ -492,6 +491,7 @@ struct params {
     i64 all_kv_heads;
     i64 *means;                                     /* [5]: sums of earlier parts, see mean_sum; or NULL */
     double per_cap;                                 /* 1 / soft_cap, see cap_score */
+    scan_params scan;                               /* of SAAP: here, as the lines before are few */
 };
 
 /* -------------------------------------------------------------------------- >>shared-memory */
@@ -14119,8 +14119,9 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
         }
         __syncthreads();
     }
-    const i64 teams = p.heads / p.together, own_team = b * teams + head / p.together,
-              team = adapts ? row : own_team * p.together;
+    const int together = max(p.together, 1);        /* vAttention has no teams */
+    const i64 own_team = (i64)b * (p.heads / together) + head / together,
+              team = adapts ? row : own_team * together;
     const auto largest = [&](int j, int from, int step) {
         float size = 0.0f;
 #pragma unroll 1
@@ -15341,8 +15342,8 @@ __global__ void __launch_bounds__(SCAN_THREADS) k_scan_sizes(const __grid_consta
         const int count = p.scan.counts[item * p.blocks + block];
         float *const scores = p.scan.scores + (row * p.blocks + block) * BLOCK;
         float sum = 0.0f, top = 0.0f;
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
+#pragma unroll 1
+        for (int e = 0; 32 * e < count; e++) {
             const int slot = lane + 32 * e;
             float size = 0.0f;
             if (slot < count) {

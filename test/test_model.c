@@ -484,7 +484,7 @@ static void buckets(void) {
         {"sys", {"--probes", "2"}, "needs --method saap", 1, 0},
         {"sys", {"--local", "2"}, "needs --method saap", 1, 0},
         {"sys", {"--samples", "0"}, "needs --method saap", 1, 0},
-        {"saap", {"--buckets", buckets_path, "--scores", "copy"}, "copy is not for --method saap", 1, 0},
+        {"saap", {"--buckets", buckets_path, "--scores", "copy"}, "a copy of K wants a head_dim", 1, 0},
         {"prop", {"--tile-size", "16"}, "--tile-size wants a multiple of 64", 1, 0},
     };
     static char dense[sizeof message];
