@@ -394,7 +394,8 @@
      probed keys in ascending order, then over the other buckets. What the copy does not hold is
      read exactly (proxy_lens, in whole 64s). A copy without a number among the probed keys
      makes the KV head read all keys (stats.redone_rows). Options.proxy are not read: u bounds
-     each weight.
+     each weight. It asks for few bytes at errors of .05 and more, but the copy's lines hold keys
+     of many buckets: pps from all of it takes less time.
    Draws alone lose single keys that are far heavier than their bucket's others, buckets alone
    the mass that is spread over all: take both. Draws want no long window; without them take 512
    local tokens and more.
@@ -13403,7 +13404,8 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     be sampled (the ones left out are drawn). All others are those of 0.1.0.
                     New: SANTA_PPS and santa_variance_pps; draws from a copy of K in 4 or 2 bits
                     (SANTA_SCORES_PROXY, santa_proxy_size, _encode, _append); keys in buckets
-                    (SANTA_SAAP, santa_buckets_size, _assign, _find, santa_kmeans); sparse
+                    (SANTA_SAAP, santa_buckets_size, _assign, _find, santa_kmeans), also with a
+                    copy of K; sparse
                     prefill (SANTA_SAMPLE_ATTENTION, santa_mask_shape); key_list; ranks;
                     heavy_index; num_combs; first_key and context_lens; kv_start; first_tokens;
                     k_scales and v_scales, on GPUs, too;
