@@ -394,8 +394,8 @@
      probed keys in ascending order, then over the other buckets. What the copy does not hold is
      read exactly (proxy_lens, in whole 64s). A copy without a number among the probed keys
      makes the KV head read all keys (stats.redone_rows). Options.proxy are not read: u bounds
-     each weight. It asks for few bytes at errors of .05 and more, but the copy's lines hold keys
-     of many buckets: pps from all of it takes less time.
+     each weight. It asks for few bytes at errors of .05 and more, but the copy's lines hold
+     keys of many buckets: pps from all of it takes less time.
    Draws alone lose single keys that are far heavier than their bucket's others, buckets alone
    the mass that is spread over all: take both. Draws want no long window; without them take 512
    local tokens and more.
