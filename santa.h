@@ -822,7 +822,7 @@ enum {
     X(VATTENTION, "vattention", SANTA_ADAPTS | SANTA_PROXIES,    none,    vattention, none,  vattention) \
     X(PPS,        "pps",        SANTA_DRAWS | SANTA_SHARES_ROWS                                          \
                                 | SANTA_PROXIES,                 sizes,   sizes,      sizes, sizes)      \
-    X(SAAP,       "saap",       SANTA_ADAPTS | SANTA_ROUTES                                                \
+    X(SAAP,       "saap",       SANTA_ADAPTS | SANTA_ROUTES                                              \
                                 | SANTA_PROXIES,                 none,    routed,     none,  routed)     \
     X(SAMPLE_ATTENTION, "sample-attention", SANTA_BIASED | SANTA_SPARSE, all, dense,  all,   dense)
 
@@ -6813,6 +6813,22 @@ static santa__part_of santa__copied_keys(const santa__job *j, const santa__range
     return part;
 }
 
+/* Queries x0 .. for the copy, with where their scores go. */
+static santa__copied santa__copied_of(const santa__job *j, int64_t x0, int64_t queries, float *s,
+                                      int64_t s_stride, float *squares) {
+    const int64_t features = j->plan->format.features;
+    santa__copied x;
+    x.codes = j->copy_codes + x0 * features;
+    x.q = j->copy_q + x0 * features;
+    x.unit = j->copy_unit + x0;
+    x.less = j->copy_less + x0;
+    x.s = s;
+    x.squares = squares;
+    x.group = queries;
+    x.s_stride = s_stride;
+    return x;
+}
+
 /* Scores of the keys from .. to - 1 of block b (keys b * SANTA_BLOCK ..) for queries x0 .., by
    the copy: s[(x - x0) * s_stride + i], and the squared gains of its keys; the rest of the
    block is masked. */
@@ -6820,14 +6836,8 @@ static void santa__copied_scores(const santa__job *j, int64_t b, int64_t from, i
                                  int64_t queries, float *s, int64_t s_stride, float *squares) {
     const santa__format *f = &j->plan->format;
     const int64_t first = b * SANTA_BLOCK;
-    santa__copied x;
+    santa__copied x = santa__copied_of(j, x0, queries, s, s_stride, squares);
     int64_t at, i, h;
-    x.codes = j->copy_codes + x0 * f->features;
-    x.q = j->copy_q + x0 * f->features;
-    x.unit = j->copy_unit + x0;
-    x.less = j->copy_less + x0;
-    x.group = queries;
-    x.s_stride = s_stride;
     for (at = first; at < first + SANTA_BLOCK; at += f->keys) {
         x.s = s + (at - first);
         x.squares = squares + (at - first);
@@ -8163,6 +8173,11 @@ static int64_t santa__find_buckets(const santa__index *x, santa__part_of part, s
 
 /* SANTA_SAAP: keys that a router picks by bucket, see >>saap. */
 
+/* From one head's shares to the next one's: whole blocks, see santa__softmax. */
+static int64_t santa__share_stride(const santa__job *j) {
+    return (j->p->a.buckets->num_buckets + SANTA_BLOCK - 1) / SANTA_BLOCK * SANTA_BLOCK;
+}
+
 /* The num_probes buckets of the largest sum of shares over the group, and their use; the sums
    go behind the shares. */
 static void santa__probe(const santa__job *j, float *share, int64_t stride, santa__bucket *bucket) {
@@ -8333,12 +8348,12 @@ static void santa__draw_scanned(const santa__job *j, const santa__scan *x, santa
         end += x->lambda * open;
         if (comb->tooth + comb->u < end) santa__block_sizes(x->mass, x->heads, b, size);
         for (i = 0; i < n && comb->tooth + comb->u < end; i++) {
-            at += santa__scan_chance(x, size[i]);
+            const double pi = santa__scan_chance(x, size[i]);
+            at += pi;
             if (!(comb->tooth + comb->u < at)) continue;
             comb->tooth += 1.0;
             if (l->rows < j->plan->capacity)
-                santa__add_drawn(x->key[b * SANTA_BLOCK + i], (float)santa__scan_chance(x, size[i]), l,
-                                 chance);
+                santa__add_drawn(x->key[b * SANTA_BLOCK + i], (float)pi, l, chance);
         }
         while (comb->tooth + comb->u < end) comb->tooth += 1.0;       /* by rounding */
         comb->begin = end;
@@ -8512,7 +8527,7 @@ static santa__index santa__index_of_job(const santa__job *j) {
 
 /* The row's far keys by bucket, and the buckets that the router chooses. */
 static void santa__route_far(santa__job *j, const santa__index *x) {
-    const int64_t stride = (x->buckets + SANTA_BLOCK - 1) / SANTA_BLOCK * SANTA_BLOCK;
+    const int64_t stride = santa__share_stride(j);
     santa__bucket *bucket = SANTA__PART(santa__bucket, j, spans);
     santa__routed *r = SANTA__PART(santa__routed, j, routed);
     float *share = SANTA__PART(float, j, shares);
@@ -8533,7 +8548,7 @@ static void santa__fail_route(santa__routed *r) {
 /* Which keys the row reads: those that are not far, those of whole buckets behind them, and the
    drawn ones. */
 static void santa__choose_far(santa__job *j, const santa__index *x, santa__scan *scan) {
-    const int64_t stride = (x->buckets + SANTA_BLOCK - 1) / SANTA_BLOCK * SANTA_BLOCK;
+    const int64_t stride = santa__share_stride(j);
     santa__bucket *bucket = SANTA__PART(santa__bucket, j, spans);
     santa__routed *r = SANTA__PART(santa__routed, j, routed);
     float *chance = SANTA__PART(float, j, chance);
@@ -8703,17 +8718,10 @@ static void santa__scan_codes(const santa__job *j, const int32_t *key, int count
     float score[SANTA__SLICE * SANTA_BLOCK], squares[SANTA_BLOCK];
     const santa__format few = santa__pick_codes(block, f, key, count, picked);
     const int64_t stride = j->plan->score_stride;
-    santa__copied x;
     int64_t g, h;
     for (g = 0; g < j->group; g += SANTA__SLICE) {
-        x.group = SANTA__MIN(j->group - g, (int64_t)SANTA__SLICE);
-        x.codes = j->copy_codes + g * f->features;
-        x.q = j->copy_q + g * f->features;
-        x.unit = j->copy_unit + g;
-        x.less = j->copy_less + g;
-        x.s = score;
-        x.s_stride = SANTA_BLOCK;
-        x.squares = squares;
+        const santa__copied x = santa__copied_of(j, g, SANTA__MIN(j->group - g, (int64_t)SANTA__SLICE),
+                                                 score, SANTA_BLOCK, squares);
         j->kernel->copied(picked, &few, &x);
         for (h = 0; h < x.group; h++)
             memcpy(s + (g + h) * stride, score + h * SANTA_BLOCK, (size_t)count * sizeof *s);
@@ -8762,9 +8770,8 @@ static void santa__scan_blocks(santa__job *j, int64_t span, int64_t from, int64_
    the copy has no number. */
 static int santa__scan_mass(const santa__job *j, int64_t g, int64_t blocks, santa__mass *m) {
     const santa__bucket *bucket = SANTA__PART(santa__bucket, j, spans);
-    const int64_t buckets = j->p->a.buckets->num_buckets,
-                  stride = (buckets + SANTA_BLOCK - 1) / SANTA_BLOCK * SANTA_BLOCK;
-    const float *share = SANTA__PART(float, j, shares) + g * stride;
+    const int64_t buckets = j->p->a.buckets->num_buckets;
+    const float *share = SANTA__PART(float, j, shares) + g * santa__share_stride(j);
     double routed = 0.0;
     int64_t c;
     *m = santa__mass_of(j, g);
@@ -9050,7 +9057,6 @@ SANTADEF size_t santa_workspace_size(const santa_attention *a, const santa_optio
     return a->q.device == SANTA_CPU ? (size_t)call.bytes
                                     : santa__backends[a->q.device]->workspace_size(&call.p);
 }
-
 
 static void santa__job_make(santa__job *j, const santa__call *call, char *work, int64_t batch,
                             int64_t kv_head) {
