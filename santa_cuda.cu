@@ -15864,7 +15864,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
             double start = low ? s.teeth[low - 1] : 0.0;
 #pragma unroll 1
             for (int i = low * several; i < min((low + 1) * several, buckets); i++) {
-                if (!span[i].count || span[i].sum == READ) continue;
+                if (!is_open(span[i])) continue;
                 const double size = (double)span[i].sum, stop = start + size * (double)span[i].count;
                 if (t < stop) {
                     int place = (int)((t - start) / size);

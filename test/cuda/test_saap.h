@@ -371,6 +371,23 @@ static void saap_copies(void) {
               (long long)rows.seen);
 }
 
+/* More buckets than threads: scanned ones beside those that are drawn from. */
+static void saap_many_copied(void) {
+    NEED_DEVICE();
+    rows_counted rows = {0, 0};
+    for (int t = 0; t < 6; t++) {
+        shape as = shape_make(8, 2, MAX_LEN, 32, 1100 + 100 * t);
+        as.s.stream = (uint64_t)(8000 + t);
+        routed_problem x(as);
+        if (!give_copy(&x, 4)) return;
+        on_gpu g(x.p.a, by_copy(20, as.buckets / 8));
+        gpu_view keys(x.keys);
+        if (!assign_both(x, g, keys.t) || !verify_on_gpu(x, g, &rows, "many buckets")) return;
+    }
+    CHECK_MSG(rows.near * 4 <= 3 * rows.seen, "%lld of %lld rows hang on rounding", (long long)rows.near,
+              (long long)rows.seen);
+}
+
 /* A copy without a number: among the scanned keys exact attention, told by stats, elsewhere
    nothing. Blocks of other sizes, a page that is none. */
 static void saap_bad_copy(void) {
@@ -787,6 +804,7 @@ static const test_case saap_cases[] = {{"saap_nearest", saap_nearest},
                                        {"saap_random", saap_random},
                                        {"saap_copies", saap_copies},
                                        {"saap_bad_copy", saap_bad_copy},
+                                       {"saap_many_copied", saap_many_copied},
                                        {"saap_layers", saap_layers},
                                        {"saap_limits", saap_limits},
                                        {"saap_poison", saap_poison},
