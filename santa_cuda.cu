@@ -15423,57 +15423,92 @@ __device__ __noinline__ int sure_of_block(scan_odds x, int count, float2 all, co
     return sure;
 }
 
-/* What a query row reads of a KV head's keys, for k_list: the far keys of the buckets with the
-   largest shares, as pieces, and keys drawn from the others. It is santa__route_row of santa.h.
-   Grid: (KV head, batch), 1024 threads; a thread owns neighbouring buckets.
-     buckets    where the far keys of each begin in the index, how many: its offsets, and those
-                keys that are not far, counted by bucket; before the logits are there
-     shares     a warp to a query head: maximum and sum, from the parts of the logits' kernel
-     probe      the num_probes largest sums, by the digits of their bits
-     chances    of the other keys, which add up to the draws
-     list       the buckets that are read; then a thread for each tooth of the comb
-   SCANS, with a copy of K, twice: up to the probe, whose buckets are scanned then, and behind
-   the scan, with the scanned keys among those that are drawn from.
-   Reads: 4 bytes of each bucket, 4 bytes for each of a group's logits, 2 bytes for each key
-   that is not far. Latency counts.
-   Barriers: between these steps, and in each scan. */
-template <bool SCANS>
-__global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__ params p) {
+/* The first thread whose teeth of a comb end behind a place; ends: where each thread's do. */
+__device__ __forceinline__ int owner_of(const double *ends, double place) {
+    int low = 0, high = ROUTE_THREADS - 1;
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (ends[middle] > place) high = middle; else low = middle + 1;
+    }
+    return low;
+}
+
+/* The routing of a KV head's query row, by a CTA: the steps of k_route in their order. */
+template <bool SCANS> struct router {
     enum { THREADS = ROUTE_THREADS, WARPS = THREADS / 32 };
-    SHARED(s, route_memory<SCANS>);
-    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), kv = blockIdx.x, b = blockIdx.y;
-    const int buckets = p.buckets, several = (buckets + THREADS - 1) / THREADS;
-    const i64 item = (i64)b * p.kv_heads + kv;
-    bucket_span *const span = p.spans ? p.spans + item * buckets : s.span;
-    const bool behind = SCANS && p.scan.is_done;
-    const int own = min(tid * several, buckets), own_end = min(own + several, buckets);
-    const auto each = [&](auto f) {
+    enum { WRONG = INT32_MAX };                     /* a key of which k_list makes NaN */
+    const params &p;
+    route_memory<SCANS> &s;
+    const int tid, lane, warp, kv, b, buckets;
+    const bool is_behind;                           /* the scan */
+    const i64 item, row;                            /* row: of the group's first head */
+    bucket_span *const span;
+    const float *const logits;
+    const int several, own, own_end;                /* a thread's buckets */
+    key_index x;
+    int begin, end, from, to, sorted;               /* the context; its far keys; those in order */
+    bool bad, routes;
+    /* a thread's blocks of the copy, the keys that were scanned in them */
+    int first_block, blocks, few, own_block, own_block_end, copied = 0;
+    i64 block0;
+    const float *sizes;
+    scan_odds odds = { 0.0, 0.0, 0.0 };
+    double lambda = 0.0, scan_teeth = 0.0, all_teeth = 0.0;   /* teeth: of scanned keys, of the others */
+    bool redone = false, draws;
+    int pieces;
+
+    __device__ __forceinline__ router(const params &p_, route_memory<SCANS> &s_)
+        : p(p_), s(s_), tid(threadIdx.x), lane(threadIdx.x & 31), warp(this_warp()), kv(blockIdx.x),
+          b(blockIdx.y), buckets(p_.buckets), is_behind(SCANS && p_.scan.is_done),
+          item((i64)b * p_.kv_heads + kv), row((i64)b * p_.heads + kv * p_.group),
+          span(p_.spans ? p_.spans + item * p_.buckets : s_.span), logits(p_.logits + row * p_.buckets),
+          several((buckets + THREADS - 1) / THREADS), own(min(tid * several, buckets)),
+          own_end(min(own + several, buckets)) { }
+
+    /* A bucket that is read whole gets the chance 2, one whose keys are scanned 3. */
+    static __device__ __forceinline__ float read() { return 2.0f; }
+    static __device__ __forceinline__ float scanned() { return 3.0f; }
+    static __device__ __forceinline__ bool is_read(const bucket_span &y) {
+        return y.count && y.sum == read();
+    }
+    static __device__ __forceinline__ bool is_open(const bucket_span &y) {
+        return y.count && y.sum != read() && (!SCANS || y.sum != scanned());
+    }
+    template <typename F> __device__ __forceinline__ void each(F f) const {
 #pragma unroll 1
         for (int i = own; i < own_end; i++) f(i, span[i]);
-    };
-    int begin, end, position;
-    key_index x;
-    launch_dependents();
-    key_range(p, b, begin, end, position);
-    bool bad = !find_index(p, b, kv, x);
-    if (!bad && !behind) {                        /* on their way beside the header, if it has all keys */
-        const i64 behind = max(end - min(p.local_tokens, end) - BLOCK, 0);
-        for (i64 j = behind / BLOCK * BLOCK + BLOCK * tid; j < end; j += BLOCK * THREADS)
-            prefetch((const char *)(x.bucket + j));
     }
-    bad = bad || !has_header(p, x);
-    const list_range range = bad   ? list_range{ begin, begin }
-                           : SCANS ? copied_far_keys_of(p, x, b, begin, end)
-                                   : far_keys_of(p, x, begin, end);
-    const int from = range.to, to = range.from, sorted = bad ? 0 : x.header[I_SORTED];
+    template <typename F> __device__ __forceinline__ void each_block(F f) const {
 #pragma unroll 1
-    for (int i = tid; i < 4 * 256; i += THREADS) s.bins[i / 256][i % 256] = 0;
-    if (tid == 0) s.drawn = 0;
-    if (!bad && !behind) {
+        for (int i = own_block; i < own_block_end; i++) f(i);
+    }
+
+    __device__ __forceinline__ void find_keys() {
+        int first, last, position;                  /* no member's address leaves: it is a register */
+        key_range(p, b, first, last, position);
+        begin = first;
+        end = last;
+        bad = !find_index(p, b, kv, x);
+        if (!bad && !is_behind) {                   /* on their way beside the header, if it has all keys */
+            const i64 local = max(end - min(p.local_tokens, end) - BLOCK, 0);
+            for (i64 j = local / BLOCK * BLOCK + BLOCK * tid; j < end; j += BLOCK * THREADS)
+                prefetch((const char *)(x.bucket + j));
+        }
+        bad = bad || !has_header(p, x);
+        const list_range range = bad   ? list_range{ begin, begin }
+                               : SCANS ? copied_far_keys_of(p, x, b, begin, end)
+                                       : far_keys_of(p, x, begin, end);
+        from = range.to;
+        to = range.from;
+        sorted = bad ? 0 : x.header[I_SORTED];
+    }
+
+    /* Where the far keys of each bucket begin in the index, how many: its offsets, less the keys
+       before and behind the far ones, which are at the ends of their bucket. */
+    __device__ __forceinline__ void count_keys() {
 #pragma unroll 1
         for (int i = tid; i < buckets; i += THREADS) span[i] = { 0, 0, 0.0f, 0.0f };
         __syncthreads();
-        /* keys before and behind the far ones, by bucket: they are at the ends of its own */
 #pragma unroll 1
         for (int j = tid; j < min(from, sorted); j += THREADS) {
             const int bucket = x.bucket[j];
@@ -15500,22 +15535,17 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
             y.count = count;
         });
     }
-    const float *const logits = p.logits + ((i64)b * p.heads + kv * p.group) * buckets;
-    const bool some = to > from;                    /* the same for all threads */
-    if (tid < 2) prefetch(tid ? (const char *)logits : (const char *)(p.piece_table + item * buckets));
-    wait_for_previous();
-    if (behind) bad = p.scan.bad[item] != 0;
-    if (!some || behind) bad = __syncthreads_or(bad);
-#pragma unroll 1
-    for (int g0 = 0; some && !behind && g0 < p.group; g0 += ROUTE_HEADS) {
+
+    /* Each bucket's shares of ROUTE_HEADS heads join its sum and largest one. A warp to a head:
+       its maximum and sum, from the parts of the logits' kernel. */
+    __device__ __forceinline__ void add_shares(int g0) {
         const int heads = min(p.group - g0, (int)ROUTE_HEADS);
         float y[ROUTE_HEADS];                       /* of the thread's first bucket, on their way */
 #pragma unroll
         for (int h = 0; h < ROUTE_HEADS; h++)
             y[h] = logits[(i64)(g0 + min(h, heads - 1)) * buckets + min(own, buckets - 1)];
         if (warp < heads) {
-            const float2 *const part =
-                p.logit_parts + ((i64)b * p.heads + kv * p.group + g0 + warp) * p.logit_tiles;
+            const float2 *const part = p.logit_parts + (row + g0 + warp) * p.logit_tiles;
             float top = -INFINITY, sum = 0.0f;
 #pragma unroll 1
             for (int i = lane; i < p.logit_tiles; i += 32) {
@@ -15551,15 +15581,13 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         if (g0 + ROUTE_HEADS < p.group) __syncthreads();
     }
 
-    /* a bucket that is read whole gets the chance READ, one whose keys are scanned SCANNED */
-    const float READ = 2.0f, SCANNED = 3.0f;
-    const bool routes = some && !bad;
-    const auto is_open = [&](const bucket_span &y) {
-        return y.count && y.sum != READ && (!SCANS || y.sum != SCANNED);
-    };
-    const auto bits_of = [&](const bucket_span &y) { return y.count ? __float_as_uint(y.sum) + 1 : 0u; };
-    if (routes && !behind) {
-        /* those with digits above prefix, and `want` of those with the same ones */
+    static __device__ __forceinline__ unsigned bits_of(const bucket_span &y) {
+        return y.count ? __float_as_uint(y.sum) + 1 : 0u;
+    }
+
+    /* The num_probes buckets of the largest sums, by the digits of their bits: those with digits
+       above prefix, and `want` of those with the same ones. */
+    __device__ __forceinline__ void probe() {
         unsigned prefix = 0, mask = 0;
         int want = p.num_probes, shift = 24;
         bool all = false;                           /* of the latter, too */
@@ -15611,12 +15639,14 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         }
         each([&](int, bucket_span &y) {
             const unsigned bits = bits_of(y), digits = bits & mask;
-            const bool is_read = !none && bits
-                              && (digits > prefix || (digits == prefix && (all || before++ < want)));
-            y.sum = !is_read ? 0.0f : SCANS ? SCANNED : READ;
+            const bool is_probed = !none && bits
+                                && (digits > prefix || (digits == prefix && (all || before++ < want)));
+            y.sum = !is_probed ? 0.0f : SCANS ? scanned() : read();
         });
     }
-    if (SCANS && !behind) {
+
+    /* For the scan: its buckets, what share of each head they have. */
+    __device__ __forceinline__ void tell_scan() {
         __syncthreads();
         const int words = (buckets + 31) / 32;
 #pragma unroll 1
@@ -15624,14 +15654,13 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
             unsigned use = 0;
 #pragma unroll 1
             for (int k = 0; routes && k < min(32, buckets - 32 * i); k++)
-                use |= (unsigned)(span[32 * i + k].sum == SCANNED) << k;
+                use |= (unsigned)(span[32 * i + k].sum == scanned()) << k;
             p.scan.use[item * words + i] = use;
         }
         if (tid == 0) p.scan.bad[item] = bad;
 #pragma unroll 1
-        for (int h = warp; routes && h < p.group; h += WARPS) {       /* a head's share in them */
-            const i64 row = (i64)b * p.heads + kv * p.group + h;
-            const float2 *const part = p.logit_parts + row * p.logit_tiles;
+        for (int h = warp; routes && h < p.group; h += WARPS) {
+            const float2 *const part = p.logit_parts + (row + h) * p.logit_tiles;
             const float *const logit = logits + (i64)h * buckets;
             float top = -INFINITY, all = 0.0f, mine = 0.0f;
 #pragma unroll 1
@@ -15643,56 +15672,63 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
                 all += part[i].y * pow2((part[i].x - top) * LOG2E);
 #pragma unroll 4
             for (int i = lane; i < buckets; i += 32)
-                mine += span[i].sum == SCANNED ? pow2((logit[i] - top) * LOG2E) : 0.0f;
+                mine += span[i].sum == scanned() ? pow2((logit[i] - top) * LOG2E) : 0.0f;
 #pragma unroll
             for (int o = 16; o; o >>= 1) {
                 all += __shfl_xor_sync(FULL, all, o);
                 mine += __shfl_xor_sync(FULL, mine, o);
             }
-            if (lane == 0) p.scan.share[row] = mine / all;
+            if (lane == 0) p.scan.share[row + h] = mine / all;
         }
-        return;
     }
-    /* the blocks of the copy: a thread owns neighbouring ones */
-    const int first_block = from / BLOCK,
-              blocks = behind && routes ? (to - 1) / BLOCK + 1 - first_block : 0,
-              few = (blocks + THREADS - 1) / THREADS, own_block = min(tid * few, blocks),
-              own_block_end = min(own_block + few, blocks);
-    const i64 block0 = item * p.blocks + first_block;
-    const float *const sizes = behind ? p.scan.scores + (((i64)b * p.heads + kv * p.group) * p.blocks
-                                                        + first_block) * BLOCK : nullptr;
-    double scan_even = 0.0, scan_rate = 0.0, bound = 0.0, scan_lambda = 0.0, scan_teeth = 0.0;
-    int copied = 0;
-    bool redone = false;
-    const auto sure_in = [&](int i, double &open) {
-        const scan_odds x = { scan_even, scan_rate, bound };
-        return sure_of_block(x, p.scan.counts[block0 + i], p.scan.sizes[block0 + i],
-                             sizes + (i64)i * BLOCK, &open);
-    };
 
-    if (routes && p.samples) {
-        double mass = 0.0, keys = 0.0, left = p.samples, lambda = 0.0, sum;
+    __device__ __forceinline__ void own_blocks() {
+        first_block = from / BLOCK;
+        blocks = is_behind && routes ? (to - 1) / BLOCK + 1 - first_block : 0;
+        few = (blocks + THREADS - 1) / THREADS;
+        own_block = min(tid * few, blocks);
+        own_block_end = min(own_block + few, blocks);
+        block0 = item * p.blocks + first_block;
+        sizes = is_behind ? p.scan.scores + (row * p.blocks + first_block) * BLOCK : nullptr;
+    }
+
+    __device__ __forceinline__ int sure_in(int i, double &open) const {
+        return sure_of_block(odds, p.scan.counts[block0 + i], p.scan.sizes[block0 + i],
+                             sizes + (i64)i * BLOCK, &open);
+    }
+
+    /* The mass of the keys that can be drawn, how many: of open buckets and of scanned keys. */
+    __device__ __forceinline__ void sum_open(double &mass, double &keys) {
+        mass = 0.0;
+        keys = 0.0;
         each([&](int, bucket_span &y) {
             if (is_open(y)) {
                 mass += (double)y.top;
                 keys += (double)y.count;
             }
         });
-#pragma unroll 1
-        for (int i = own_block; i < own_block_end; i++) {
+        each_block([&](int i) {
             const int count = p.scan.counts[block0 + i];
             const float size = count ? p.scan.sizes[block0 + i].x : 0.0f;
             redone |= size != size;
             mass += (double)size;
             copied += count;
-        }
+        });
         keys += (double)copied;
+        double sum;
         scan_once<double, WARPS>(mass, s.scratch[0], &sum);
         mass = sum;
         scan_once<double, WARPS>(keys, s.scratch[1], &sum);
         keys = sum;
+    }
+
+    /* Chances of the keys of each open bucket, which with those of the scanned keys add up to
+       the draws. Who gets 1 leaves the draws to the others. */
+    __device__ __forceinline__ void choose_chances() {
+        double mass, keys, left = p.samples, sum;
+        sum_open(mass, keys);
         bool all = !(keys > left);
-        if (behind) {                               /* no number there: all are read */
+        if (is_behind) {                            /* no number there: all are read */
             redone = __syncthreads_or(redone);
             all |= redone;
         }
@@ -15700,33 +15736,31 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
                      routed = mass > 0.0 ? (1.0 - p.uniform_share) / mass : 0.0,
                      other = mass > 0.0 ? 0.0 : (1.0 - p.uniform_share) / keys;
         each([&](int, bucket_span &y) {
-            if (all && y.count) y.sum = READ;
+            if (all && y.count) y.sum = read();
             else if (is_open(y)) y.sum = (float)(even + other + routed * (double)y.top / (double)y.count);
         });
-        scan_even = even + other;
-        scan_rate = routed;
+        odds.even = even + other;
+        odds.rate = routed;
         int turn = 0, own_sure = 0;
         for (bool more = !all; more; turn ^= 1) {
             double part = 0.0, gone = 0.0;
             each([&](int, bucket_span &y) {
                 if (is_open(y)) part += (double)y.count * (double)y.sum;
             });
-#pragma unroll 1
-            for (int i = own_block; i < own_block_end; i++) sure_in(i, part);
+            each_block([&](int i) { sure_in(i, part); });
             __syncthreads();
             scan_once<double, WARPS>(part, s.scratch[turn], &sum);
             lambda = sum > 0.0 && left > 0.0 ? left / sum : 0.0;
             each([&](int, bucket_span &y) {
                 if (!is_open(y) || lambda * (double)y.sum < 1.0) return;
-                y.sum = READ;
+                y.sum = read();
                 gone += (double)y.count;
             });
-            if (behind) {
+            if (is_behind) {
                 int sure = 0;
                 double unused = 0.0;
-                bound = fmax(bound, lambda);
-#pragma unroll 1
-                for (int i = own_block; i < own_block_end; i++) sure += sure_in(i, unused);
+                odds.bound = fmax(odds.bound, lambda);
+                each_block([&](int i) { sure += sure_in(i, unused); });
                 gone += (double)(sure - own_sure);
                 own_sure = sure;
             }
@@ -15736,14 +15770,13 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
             left -= sum;
         }
         each([&](int, bucket_span &y) { if (is_open(y)) y.sum = (float)(lambda * (double)y.sum); });
-        scan_lambda = lambda;
-        if (behind) {                               /* teeth of the scanned keys come first */
-#pragma unroll 1
-            for (int i = own_block; i < own_block_end && !all; i++) {
-                double open = 0.0;
-                scan_teeth += (double)sure_in(i, open);
-                scan_teeth += lambda * open;
-            }
+        if (is_behind) {                            /* teeth of the scanned keys come first */
+            if (!all)
+                each_block([&](int i) {
+                    double open = 0.0;
+                    scan_teeth += (double)sure_in(i, open);
+                    scan_teeth += lambda * open;
+                });
             double total;
             __syncthreads();
             s.scanned[tid] = scan_once<double, WARPS>(scan_teeth, s.scratch[turn], &total);
@@ -15754,166 +15787,207 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         __syncthreads();
     }
 
-    /* pieces: first in shared memory, in the order of their buckets */
-    double teeth = 0.0, all_teeth = 0.0;
-    unsigned read = 0;
-    each([&](int, bucket_span &y) {
-        const bool is_read = routes && y.count && y.sum == READ;
-        if (routes && is_open(y) && p.samples) teeth += (double)y.count * (double)y.sum;
-        read += is_read;
-    });
-    if (p.samples) s.teeth[tid] = scan_once<double, WARPS>(teeth, s.scratch[0], &all_teeth);
-    unsigned upto = read;
+    /* The buckets that are read whole, as pieces: first in shared memory, in their order. */
+    __device__ __forceinline__ void list_buckets() {
+        double teeth = 0.0, all = 0.0;
+        unsigned count = 0;
+        each([&](int, bucket_span &y) {
+            if (routes && is_open(y) && p.samples) teeth += (double)y.count * (double)y.sum;
+            count += routes && is_read(y);
+        });
+        if (p.samples) s.teeth[tid] = scan_once<double, WARPS>(teeth, s.scratch[0], &all);
+        all_teeth = all;
+        unsigned upto = count;
 #pragma unroll
-    for (int o = 1; o < 32; o <<= 1) {
-        const unsigned n = __shfl_up_sync(FULL, upto, o);
-        if (lane >= o) upto += n;
-    }
-    if (lane == 31) s.read[warp] = upto;
-    __syncthreads();
-    const unsigned read_of = lane < WARPS ? s.read[lane] : 0u;
-    const int pieces = (int)__reduce_add_sync(FULL, read_of);
-    int piece = (int)(upto - read + __reduce_add_sync(FULL, lane < warp ? read_of : 0u));
-    list_piece *const table = (list_piece *)p.piece_table + item * buckets;
-    each([&](int, bucket_span &y) {
-        if (!routes || !y.count || y.sum != READ) return;
-        if (piece < ROUTE_PIECES) s.piece[piece] = { y.count, y.first };
-        else table[piece] = { y.count, y.first };
-        piece++;
-    });
-    __syncthreads();
-    /* the first warp counts their keys, the others send for the keys' numbers, where pieces are
-       few */
-    if (warp) {
-#pragma unroll 1
-        for (int i = warp - 1; i < min(pieces, (int)ROUTE_PIECES); i += WARPS - 1) {
-            const list_piece y = s.piece[i];
-#pragma unroll 1
-            for (int k = 32 * lane; k < y.at; k += 32 * 32) prefetch((const char *)(x.key + y.first + k));
+        for (int o = 1; o < 32; o <<= 1) {
+            const unsigned n = __shfl_up_sync(FULL, upto, o);
+            if (lane >= o) upto += n;
         }
-    } else {
+        if (lane == 31) s.read[warp] = upto;
+        __syncthreads();
+        const unsigned read_of = lane < WARPS ? s.read[lane] : 0u;
+        pieces = (int)__reduce_add_sync(FULL, read_of);
+        int piece = (int)(upto - count + __reduce_add_sync(FULL, lane < warp ? read_of : 0u));
+        list_piece *const table = (list_piece *)p.piece_table + item * buckets;
+        each([&](int, bucket_span &y) {
+            if (!routes || !is_read(y)) return;
+            if (piece < ROUTE_PIECES) s.piece[piece] = { y.count, y.first };
+            else table[piece] = { y.count, y.first };
+            piece++;
+        });
+        __syncthreads();
+        /* the first warp counts their keys, the others send for the keys' numbers, where pieces
+           are few */
+        if (warp) {
+#pragma unroll 1
+            for (int i = warp - 1; i < min(pieces, (int)ROUTE_PIECES); i += WARPS - 1) {
+                const list_piece y = s.piece[i];
+#pragma unroll 1
+                for (int k = 32 * lane; k < y.at; k += 32 * 32)
+                    prefetch((const char *)(x.key + y.first + k));
+            }
+            return;
+        }
         int whole = 0;
 #pragma unroll 1
         for (int i0 = 0; i0 < pieces; i0 += 32) {
             const int i = i0 + lane;
             list_piece y = i >= pieces ? list_piece{ 0, 0 } : i < ROUTE_PIECES ? s.piece[i] : table[i];
-            const int count = y.at;
+            const int keys = y.at;
 #pragma unroll
             for (int o = 1; o < 32; o <<= 1) {
                 const int n = __shfl_up_sync(FULL, y.at, o);
                 if (lane >= o) y.at += n;
             }
-            const int upto = whole + y.at;
-            if (i < pieces) table[i] = { upto - count, y.first };
-            whole = __shfl_sync(FULL, upto, 31);
+            const int until = whole + y.at;
+            if (i < pieces) table[i] = { until - keys, y.first };
+            whole = __shfl_sync(FULL, until, 31);
         }
         if (lane == 0) s.whole = whole;
         if (lane == 0) ((list_pieces *)p.pieces)[item] = { pieces, whole };
     }
 
-    int *const list = (int *)p.list + item * p.list_pitch;
-    float *const weights = p.samples ? (float *)p.list_weights + item * p.list_pitch : nullptr;
-    const int wrong = INT32_MAX;                    /* k_list makes NaN of it */
-    const bool draws = routes && p.samples && all_teeth + scan_teeth > 0.0;
-    const double u = !draws ? 0.0
-        : uniform(row_key<1>(p, b), 0, random_head(p, kv * p.group), (unsigned)p.q_index, 0);
-#pragma unroll 1
-    for (int tooth = tid; draws && tooth <= p.samples; tooth += THREADS) {
-        const double t = (double)tooth + u - scan_teeth;
-        int key = -1;
-        float chance = 1.0f;
-        if (t < 0.0) {                              /* a scanned key */
-            const double place = (double)tooth + u;
-            int low = 0, high = THREADS - 1;
-            while (low < high) {
-                const int middle = (low + high) / 2;
-                if (s.scanned[middle] > place) high = middle; else low = middle + 1;
-            }
-            double start = low ? s.scanned[low - 1] : 0.0;
-#pragma unroll 1
-            for (int i = low * few; i < min((low + 1) * few, blocks); i++) {
-                double open = 0.0;
-                const double stop = start + (double)sure_in(i, open);
-                if (place >= stop + scan_lambda * open) { start = stop + scan_lambda * open; continue; }
-                const int count = p.scan.counts[block0 + i];
-                float4 four;
-#pragma unroll 1
-                for (int k = 0; k < count; k++) {
-                    if (!(k & 3)) four = *(const float4 *)(sizes + (i64)i * BLOCK + k);
-                    const float size = k & 2 ? k & 1 ? four.w : four.z : k & 1 ? four.y : four.x;
-                    const double odds = scan_even + scan_rate * (double)size,
-                                 pi = bound * odds >= 1.0 ? 1.0 : fmin(scan_lambda * odds, 1.0);
-                    if (place < start + pi) {
-                        if (place - 1.0 >= start) break;              /* by rounding: it is drawn */
-                        key = (first_block + i) * BLOCK + p.scan.keys[(block0 + i) * BLOCK + k];
-                        key = key >= from && key < to ? key : wrong;
-                        chance = (float)pi;
-                        if (p.routed) atomicAdd(&s.drawn, 1);
-                        break;
-                    }
-                    start += pi;
-                }
-                break;
-            }
-        } else if (t < all_teeth) {
-            int low = 0, high = THREADS - 1;  /* the first thread whose teeth end behind t */
-            while (low < high) {
-                const int middle = (low + high) / 2;
-                if (s.teeth[middle] > t) high = middle; else low = middle + 1;
-            }
-            double start = low ? s.teeth[low - 1] : 0.0;
-#pragma unroll 1
-            for (int i = low * several; i < min((low + 1) * several, buckets); i++) {
-                if (!is_open(span[i])) continue;
-                const double size = (double)span[i].sum, stop = start + size * (double)span[i].count;
-                if (t < stop) {
-                    int place = (int)((t - start) / size);
-                    /* by rounding the tooth before could have the same one */
-                    if (t - 1.0 >= start) place = max(place, (int)((t - 1.0 - start) / size) + 1);
-                    if (place < span[i].count) {
-                        key = x.key[span[i].first + place];
-                        key = key >= from && key < to ? key : wrong;
-                        chance = span[i].sum;
-                        if (p.routed) atomicAdd(&s.drawn, 1);
-                    }
-                    break;
-                }
-                start = stop;
-            }
-        }
-        list[tooth] = key;
-        weights[tooth] = 1.0f / chance;
+    /* A key of the index that is drawn, and counted. */
+    __device__ __forceinline__ int drawn(int key) const {
+        if (p.routed) atomicAdd(&s.drawn, 1);
+        return key >= from && key < to ? key : WRONG;
     }
-    if (tid == 0) {
-        if (bad) list[0] = wrong;
+
+    /* The scanned key at a place of the comb, and its chance; -1: none, by rounding the tooth
+       before has it. */
+    __device__ __forceinline__ int scanned_key(double place, float &chance) const {
+        const int low = owner_of(s.scanned, place);
+        double start = low ? s.scanned[low - 1] : 0.0;
+#pragma unroll 1
+        for (int i = low * few; i < min((low + 1) * few, blocks); i++) {
+            double open = 0.0;
+            const double stop = start + (double)sure_in(i, open);
+            if (place >= stop + lambda * open) { start = stop + lambda * open; continue; }
+            const int count = p.scan.counts[block0 + i];
+            float4 four;
+#pragma unroll 1
+            for (int k = 0; k < count; k++) {
+                if (!(k & 3)) four = *(const float4 *)(sizes + (i64)i * BLOCK + k);
+                const float size = k & 2 ? k & 1 ? four.w : four.z : k & 1 ? four.y : four.x;
+                const double odd = odds.even + odds.rate * (double)size,
+                             pi = odds.bound * odd >= 1.0 ? 1.0 : fmin(lambda * odd, 1.0);
+                if (place < start + pi) {
+                    if (place - 1.0 >= start) break;
+                    chance = (float)pi;
+                    return drawn((first_block + i) * BLOCK + p.scan.keys[(block0 + i) * BLOCK + k]);
+                }
+                start += pi;
+            }
+            break;
+        }
+        return -1;
+    }
+
+    /* The same of the open buckets' keys. */
+    __device__ __forceinline__ int open_key(double place, float &chance) const {
+        const int low = owner_of(s.teeth, place);
+        double start = low ? s.teeth[low - 1] : 0.0;
+#pragma unroll 1
+        for (int i = low * several; i < min((low + 1) * several, buckets); i++) {
+            if (!is_open(span[i])) continue;
+            const double pi = (double)span[i].sum, stop = start + pi * (double)span[i].count;
+            if (place < stop) {
+                int k = (int)((place - start) / pi);
+                if (place - 1.0 >= start) k = max(k, (int)((place - 1.0 - start) / pi) + 1);
+                if (k >= span[i].count) break;
+                chance = span[i].sum;
+                return drawn(x.key[span[i].first + k]);
+            }
+            start = stop;
+        }
+        return -1;
+    }
+
+    /* A thread for each tooth of the comb. */
+    __device__ __forceinline__ void draw() {
+        int *const list = (int *)p.list + item * p.list_pitch;
+        float *const weights = p.samples ? (float *)p.list_weights + item * p.list_pitch : nullptr;
+        draws = routes && p.samples && all_teeth + scan_teeth > 0.0;
+        const double u = !draws ? 0.0
+            : uniform(row_key<1>(p, b), 0, random_head(p, kv * p.group), (unsigned)p.q_index, 0);
+#pragma unroll 1
+        for (int tooth = tid; draws && tooth <= p.samples; tooth += THREADS) {
+            const double place = (double)tooth + u;
+            float chance = 1.0f;
+            list[tooth] = place - scan_teeth < 0.0       ? scanned_key(place, chance)
+                        : place - scan_teeth < all_teeth ? open_key(place - scan_teeth, chance) : -1;
+            weights[tooth] = 1.0f / chance;
+        }
+        if (tid) return;
+        if (bad) list[0] = WRONG;
         if (bad && weights) weights[0] = 1.0f;
         ((int *)p.list_lens)[item] = bad ? 1 : draws ? p.samples + 1 : 0;
         ((list_range *)p.list_ranges)[item] = bad ? list_range{ begin, end } : list_range{ from, to };
     }
-    if (!p.routed) return;
-    /* for stats */
-    double squares = 0.0;
-    int largest = 0;
-    each([&](int, bucket_span &y) {
-        if (!routes) return;
-        squares += (double)y.count * (double)y.count;
-        largest = max(largest, y.count);
-    });
-    __syncthreads();
-    cta_scan<WARPS>(squares, s.scratch[0], &squares);
+
+    __device__ __forceinline__ void tell_stats() {
+        double squares = 0.0;
+        int largest = 0;
+        each([&](int, bucket_span &y) {
+            if (!routes) return;
+            squares += (double)y.count * (double)y.count;
+            largest = max(largest, y.count);
+        });
+        __syncthreads();
+        cta_scan<WARPS>(squares, s.scratch[0], &squares);
 #pragma unroll
-    for (int o = 16; o; o >>= 1) largest = max(largest, __shfl_xor_sync(FULL, largest, o));
-    if (lane == 0) s.bins[0][warp] = largest;
-    __syncthreads();
-    if (tid) return;
+        for (int o = 16; o; o >>= 1) largest = max(largest, __shfl_xor_sync(FULL, largest, o));
+        if (lane == 0) s.bins[0][warp] = largest;
+        __syncthreads();
+        if (tid) return;
 #pragma unroll 1
-    for (int i = 1; i < WARPS; i++) largest = max(largest, s.bins[0][i]);
-    const double far = to - from;
-    int all_copied = 0;
-    for (int i = 0; behind && routes && p.samples && i < WARPS; i++) all_copied += s.bins[1][i];
-    p.routed[item] = { end - begin, to - from, s.whole, s.drawn, pieces, routes, all_copied, redone,
-                       routes ? (i64)((double)buckets * squares / (far * far) * 1e6) : 0,
-                       routes ? (i64)((double)largest / far * 1e6) : 0 };
+        for (int i = 1; i < WARPS; i++) largest = max(largest, s.bins[0][i]);
+        const double far = to - from;
+        int all_copied = 0;
+        for (int i = 0; is_behind && routes && p.samples && i < WARPS; i++) all_copied += s.bins[1][i];
+        p.routed[item] = { end - begin, to - from, s.whole, s.drawn, pieces, routes, all_copied, redone,
+                           routes ? (i64)((double)buckets * squares / (far * far) * 1e6) : 0,
+                           routes ? (i64)((double)largest / far * 1e6) : 0 };
+    }
+};
+
+/* What a query row reads of a KV head's keys, for k_list: the far keys of the buckets with the
+   largest shares, as pieces, and keys drawn from the others. It is santa__route_row of santa.h.
+   SCANS, with a copy of K, twice: up to the probe, whose buckets are scanned then, and behind
+   the scan, with the scanned keys among those that are drawn from.
+   Grid: (KV head, batch), 1024 threads; a thread owns neighbouring buckets, and blocks.
+   Reads: 4 bytes of each bucket, 4 bytes for each of a group's logits, 2 bytes for each key
+   that is not far. Latency counts: keys are counted before the logits are there.
+   Barriers: between these steps, and in each scan. */
+template <bool SCANS>
+__global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__ params p) {
+    SHARED(s, route_memory<SCANS>);
+    router<SCANS> x(p, s);
+    launch_dependents();
+    x.find_keys();
+#pragma unroll 1
+    for (int i = x.tid; i < 4 * 256; i += x.THREADS) s.bins[i / 256][i % 256] = 0;
+    if (x.tid == 0) s.drawn = 0;
+    if (!x.bad && !x.is_behind) x.count_keys();
+    const bool some = x.to > x.from;                /* the same for all threads */
+    if (x.tid < 2)
+        prefetch(x.tid ? (const char *)x.logits : (const char *)(p.piece_table + x.item * x.buckets));
+    wait_for_previous();
+    if (x.is_behind) x.bad = p.scan.bad[x.item] != 0;
+    if (!some || x.is_behind) x.bad = __syncthreads_or(x.bad);
+#pragma unroll 1
+    for (int g0 = 0; some && !x.is_behind && g0 < p.group; g0 += ROUTE_HEADS) x.add_shares(g0);
+    x.routes = some && !x.bad;
+    if (x.routes && !x.is_behind) x.probe();
+    if (SCANS && !x.is_behind) {
+        x.tell_scan();
+        return;
+    }
+    x.own_blocks();
+    if (x.routes && p.samples) x.choose_chances();
+    x.list_buckets();
+    x.draw();
+    if (p.routed) x.tell_stats();
 }
 
 /* What a head is off by, from its draws, as santa__routed_errors of santa.h has it: (1 - pi) of
