@@ -2129,8 +2129,6 @@ __device__ __forceinline__ void scale_keys(const params &p, int b, int kv, int b
     }
 }
 
-__device__ __noinline__ float cap_by_division(float x, float cap) { return cap * tanhf(x / cap); }
-
 /* Called, so that it does not swell its callers. The product in f64 becomes the float x / cap:
    a quotient of floats is further from the middle of two than the product is off. A division
    would be a function beside each kernel, of 1.9 kB. */
@@ -3438,6 +3436,11 @@ __device__ __noinline__ found_block walk_blocks(const float2 *blocks, int have, 
     return at;
 }
 
+/* Blocks of a thread, as a power of 2, so that PORTION threads have them all. */
+__device__ __forceinline__ int shift_of(int blocks) {
+    return blocks ? 32 - __clz((blocks - 1) / PORTION) : 0;
+}
+
 /* The query head of a CTA. */
 struct gather_head {
     int b, head, portion;
@@ -3762,7 +3765,7 @@ __global__ void __launch_bounds__(PORTION, 4) k_gather(const __grid_constant__ p
     key_range(p, b, begin, end, position);
     const int unit = Pick::UNITS ? p.unit_shift : 6; /* "blocks" are of 1 << this keys */
     const int first = begin >> unit, blocks = begin < end ? ((end - 1) >> unit) + 1 - first : 0;
-    const int shift = blocks ? 32 - __clz((blocks - 1) / PORTION) : 0, per = 1 << shift;
+    const int shift = shift_of(blocks), per = 1 << shift;
     const bool fits = per <= KEPT;
     const head_sums sum = { p.block_sums + (row * p.blocks << (6 - unit)) + first,
                             Pick::copied(s.pick, fits), blocks, shift };
@@ -8162,13 +8165,10 @@ __device__ __forceinline__ proxy_range copied_range(const params &p, int b) {
     return r;
 }
 
-/* What q . k becomes: in base 2. ago: the key's place, counted from the row's position.
-   BY_DIVISION: where a call with another argument would cost registers. */
-template <bool BY_DIVISION = false>
+/* What q . k becomes: in base 2. ago: the key's place, counted from the row's position. */
 __device__ __forceinline__ float finished_score(const params &p, int head, float x, int ago) {
     x *= p.scale;
-    if (p.soft_cap > 0.0f)
-        x = BY_DIVISION ? cap_by_division(x, p.soft_cap) : cap_score(x, p.soft_cap, p.per_cap);
+    if (p.soft_cap > 0.0f) x = cap_score(x, p.soft_cap, p.per_cap);
     if (p.slopes) x += p.slopes[head] * (float)ago;
     x *= LOG2E;
     return x < MASK_LIMIT ? MASKED : x;
@@ -10053,107 +10053,98 @@ __device__ __noinline__ void finish_of_ranks(const params &p, proxy_gather_memor
                                    (s.guard.some ? 1.0f : 0.0f) + (s.guard.rescued ? 2.0f : 0.0f));
 }
 
-/* Draws of one query head from the scores of the copy, their rows of K and V, the weights, the
-   guard: out and lse.
-   Grid: (query head * CTAs of a cluster, batch, portion of the draws); the cluster's others
-   leave unless there is a rescue, which they share. A CTA of 8 warps, or of 4 where many CTAs
-   wait for room, each of which does what two of 8 do, in their order:
-     scan     as k_gather; the keys read exactly join the total
-     draw     a lane per tooth of the comb, 16 a warp of 8; a key is its first tooth's
-     weigh    the drawn rows of K against q: e^s against e^s^
-     gather   their rows of V, 16 at a time; then the 8 warps' sums in order
-     merge    with more than one portion: the CTA that finishes last
-   and there, where the log weights vary too much by what is found, or with a NaN among the
-   scores, exact attention of the head: attend. Where they are expected to, rescue, and the scan
-   once more. Over ranks each of these steps is a launch of its own, see p.rank_step. The draw
-   is an instance, since as one they cost 1.5 us of 28.8 at 1 x 32k: code comes cold. The others
-   are in the instance that has a rescue and exact attention anyway.
-   Reads, per CTA: blocks * 12 + draws * (64 stash entries + a row of K and of V).
-   Latency-bound: all that does not depend on the scores stands before the wait, and rows are
-   sent for as soon as they are known.
-   Barriers: as k_gather. */
-template <bool RANKS>
-__global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_constant__ params p) {
-    SHARED(memory, proxy_gather_memory);
-    if (!RANKS && p.rank_step != DRAW) {
-        if (p.rank_step == FINISH) finish_of_ranks(p, memory); else rescue_of_ranks(p, memory);
-        return;
+/* The draws of a query head from the scores of its copy, by a CTA: the steps of k_proxy_gather
+   in their order. No member's address leaves, so that they are registers. */
+template <bool RANKS> struct copied_draws {
+    const params &p;
+    proxy_gather_memory &memory;
+    scan_memory<comb> &s;
+    const int tid, lane, warp, b, head, kv, index;  /* index: the portion */
+    const i64 row;
+    const proxy_range range;
+    const int first, blocks, shift, per;            /* a thread has `per` blocks */
+    const bool fits, two;                           /* two: a warp does the work of two */
+    const int threads, turns;
+    gather_head x;
+    float fixed_top, fixed_sum, fixed_f;            /* of the keys that were read exactly */
+    float m, expected = 0.0f, lift_fixed, per_step;
+    double total, all, step;
+    bool light, finite, alone = false;              /* alone: of this head's portions the first does all */
+    bool redo, draws;
+    int portions;
+    float acc[2][4], weights[3] = { 0.0f, 0.0f, 0.0f };      /* sums of w, of p^ / pi, of w r */
+
+    __device__ __forceinline__ copied_draws(const params &p_, proxy_gather_memory &memory_)
+        : p(p_), memory(memory_), s(memory_.scan), tid(threadIdx.x), lane(threadIdx.x & 31),
+          warp(this_warp()), b(blockIdx.y), head((int)(blockIdx.x >> p_.cluster_shift)),
+          kv(head / p_.group), index(blockIdx.z), row((i64)b * p_.heads + head),
+          range(copied_range(p_, b)), first(range.from / BLOCK),
+          blocks(range.from < range.to ? (range.to - 1) / BLOCK + 1 - first : 0),
+          shift(shift_of(blocks)), per(1 << shift), fits(per <= KEPT),
+          two(!RANKS && blockDim.x < PORTION), threads(two ? PORTION / 2 : PORTION),
+          turns(two ? 2 : 1),
+          x{ b, head, index, first, fits,
+             { p_.block_sums + row * p_.blocks + first, nullptr, blocks, shift }, MASKED, 0.0 } { }
+
+    __device__ __forceinline__ bool is_helper() const {
+        return !RANKS && p.cluster_shift && cta_in_cluster();
     }
-    scan_memory<comb> &s = memory.scan;
-    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp();
-    const int b = blockIdx.y, head = (int)(blockIdx.x >> p.cluster_shift), kv = head / p.group,
-              index = blockIdx.z;
-    const i64 row = (i64)b * p.heads + head;
-    const proxy_range range = copied_range(p, b);
-    const int first = range.from / BLOCK,
-              blocks = range.from < range.to ? (range.to - 1) / BLOCK + 1 - first : 0;
-    const int shift = blocks ? 32 - __clz((blocks - 1) / PORTION) : 0, per = 1 << shift;
-    const bool fits = per <= KEPT;
-    const auto is_helper = [&] { return !RANKS && p.cluster_shift && cta_in_cluster(); };
-    const bool two = !RANKS && blockDim.x < PORTION;
-    const int threads = two ? PORTION / 2 : PORTION, turns = two ? 2 : 1;
-    const head_sums sum = { p.block_sums + row * p.blocks + first, nullptr, blocks, shift };
-    const float *const all_spreads = p.spreads + row * p.blocks + first;
-    gather_head x = { b, head, index, first, fits, sum, MASKED, 0.0 };
-    {
+
+    __device__ __forceinline__ void meet_query() {
         const char *q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + head * p.q_stride[2];
         if (tid < p.d) memory.q[tid] = load_any(p.q_type, q + tid * p.q_stride[3]);
-    }
-    if (tid == 0) memory.u = uniform(row_key(p, b), 0, random_head(p, head), (unsigned)p.q_index, 0);
-    __syncthreads();
-    if (warp == 0) {
-        float sum = 0.0f;
-        for (int f = lane; f < p.d; f += 32) sum += memory.q[f] * memory.q[f];
+        if (tid == 0) memory.u = uniform(row_key(p, b), 0, random_head(p, head), (unsigned)p.q_index, 0);
+        __syncthreads();
+        if (warp == 0) {
+            float sum = 0.0f;
+            for (int f = lane; f < p.d; f += 32) sum += memory.q[f] * memory.q[f];
 #pragma unroll
-        for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
-        if (lane == 0) memory.squares = sum;
+            for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
+            if (lane == 0) memory.squares = sum;
+        }
     }
-    wait_for_previous();                            /* from here on the scores are complete */
-    launch_dependents();                            /* of launch_short */
-    if (RANKS && tid == 0) memory.met = copied_met(p, row);
 
-    const i64 fixed_pitch = (i64)p.batch * p.heads * (p.dv + 2);
-    float fixed_top, fixed_sum, fixed_f;
-    float2 sums[KEPT];
-    float spreads[KEPT], m, expected = 0.0f, lift_fixed, per_step;
-    double total, all, step;
-    bool light, alone = false, finite;              /* alone: of this head's portions the first does all */
-    auto load_sums = [&](int turn, int k) {         /* x.sum is p.mended's behind a rescue */
-        const int at = (tid + turn * threads) * per, have = min(per, blocks - at);
+    /* The keys that were read exactly: the parts' sums join. */
+    __device__ __forceinline__ void join_fixed() {
+        const i64 pitch = (i64)p.batch * p.heads * (p.dv + 2);
+        const float *const fixed = p.fixed + row * (p.dv + 2);
+        float tops[FIXED_PARTS];
+        fixed_top = MASKED;
+        fixed_sum = fixed_f = 0.0f;
 #pragma unroll
-        for (int i = 0; i < KEPT; i++) {
-            sums[i] = k + i < have ? x.sum.all[at + k + i] : make_float2(MASKED, 0.0f);
-            spreads[i] = k + i < have && !alone ? all_spreads[at + k + i] : 0.0f;
+        for (int i = 0; i < FIXED_PARTS; i++)
+            fixed_top = fmaxf(fixed_top, tops[i] = fixed[i * pitch + p.dv]);
+#pragma unroll
+        for (int i = 0; i < FIXED_PARTS; i++) {
+            const float y = fixed[i * pitch + p.dv + 1], z = tid < p.dv ? fixed[i * pitch + tid] : 0.0f,
+                        keep = tops[i] < MASK_LIMIT ? 0.0f : pow2(tops[i] - fixed_top);
+            fixed_sum += y == y ? keep * y : y;
+            fixed_f += keep * z;
         }
-    };
-#pragma unroll 1
-    for (;;) {                                      /* once more behind a rescue */
-        /* the keys that were read exactly: the parts' sums join */
-        {
-            const float *const fixed = p.fixed + row * (p.dv + 2);
-            float tops[FIXED_PARTS];
-            fixed_top = MASKED;
-            fixed_sum = fixed_f = 0.0f;
+    }
+
+    /* The blocks' masses, relative to 2^m, as the comb's teeth find them; their spread. N:
+       blocks of a thread at a time. */
+    template <int N> __device__ __forceinline__ float scan_blocks() {
+        const float *const all_spreads = p.spreads + row * p.blocks + first;
+        float2 sums[N];
+        float spreads[N], spread = 0.0f;
+        const auto load = [&](int turn, int k) {    /* x.sum is p.mended's behind a rescue */
+            const int at = (tid + turn * threads) * per, have = min(per, blocks - at);
 #pragma unroll
-            for (int i = 0; i < FIXED_PARTS; i++)
-                fixed_top = fmaxf(fixed_top, tops[i] = fixed[i * fixed_pitch + p.dv]);
-#pragma unroll
-            for (int i = 0; i < FIXED_PARTS; i++) {
-                const float y = fixed[i * fixed_pitch + p.dv + 1],
-                      z = tid < p.dv ? fixed[i * fixed_pitch + tid] : 0.0f,
-                            keep = tops[i] < MASK_LIMIT ? 0.0f : pow2(tops[i] - fixed_top);
-                fixed_sum += y == y ? keep * y : y;
-                fixed_f += keep * z;
+            for (int i = 0; i < N; i++) {
+                sums[i] = k + i < have ? x.sum.all[at + k + i] : make_float2(MASKED, 0.0f);
+                spreads[i] = k + i < have && !alone ? all_spreads[at + k + i] : 0.0f;
             }
-        }
+        };
         m = MASKED;
 #pragma unroll 1
         for (int turn = turns - 1; turn >= 0; turn--)
 #pragma unroll 1
-            for (int k = 0; k < per; k += KEPT) {
-                load_sums(turn, k);
+            for (int k = 0; k < per; k += N) {
+                load(turn, k);
 #pragma unroll
-                for (int i = 0; i < KEPT; i++) m = fmaxf(m, sums[i].x);
+                for (int i = 0; i < N; i++) m = fmaxf(m, sums[i].x);
             }
 #pragma unroll
         for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
@@ -10161,17 +10152,16 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < GATHER_WARPS; i++) if (!two || i < GATHER_WARPS / 2) m = fmaxf(m, s.tops[i]);
-        float spread = 0.0f;
 #pragma unroll 1
         for (int turn = 0; turn < turns; turn++) {
             const int at = tid + turn * threads;
             double mass = 0.0;
             spread = 0.0f;
 #pragma unroll 1
-            for (int k = 0; k < per; k += KEPT) {
-                if (!fits || turn) load_sums(turn, k);
+            for (int k = 0; k < per; k += N) {
+                if (N < KEPT || !fits || turn) load(turn, k);
 #pragma unroll
-                for (int i = 0; i < KEPT; i++) {
+                for (int i = 0; i < N; i++) {
                     if (k + i >= per) break;
                     mass += block_mass(sums[i], m);
                     if (!(sums[i].x < MASK_LIMIT)) spread += pow2(sums[i].x - m) * spreads[i];
@@ -10200,38 +10190,43 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         }
         x.m = m;
         x.total = total;
-        if (RANKS) {                              /* they have seen to guards; m is that of all */
+        return spread;
+    }
+
+    /* All of the mass, relative to 2^m: the copy's and that of the keys read exactly; the step
+       from tooth to tooth. Ranks have met over it, m is that of all. */
+    __device__ __forceinline__ void sum_masses() {
+        if (RANKS) {
             m = memory.met.share.m;
             light = memory.met.light;
             finite = memory.met.finite;
             all = memory.met.all;
-            step = all * p.per_sample;
-            per_step = 1.0f / (float)step;
             lift_fixed = 0.0f;
-            break;
+        } else {
+            const bool no_fixed = fixed_top < MASK_LIMIT && fixed_sum == fixed_sum;
+            /* the copy's keys are nothing beside the others */
+            light = !no_fixed && fixed_top - m > 100.0f;
+            finite = total <= DBL_MAX;
+            lift_fixed = no_fixed ? 0.0f : pow2(fixed_top - m);
+            all = total + (double)fixed_sum * (double)lift_fixed;
         }
-        /* all of the mass, relative to 2^m: the copy's and that of the keys read exactly */
-        const bool no_fixed = fixed_top < MASK_LIMIT && fixed_sum == fixed_sum;
-        /* the copy's keys are nothing beside the others */
-        light = !no_fixed && fixed_top - m > 100.0f;
-        finite = total <= DBL_MAX;
-        lift_fixed = no_fixed ? 0.0f : pow2(fixed_top - m);
-        all = total + (double)fixed_sum * (double)lift_fixed;
-        step = all * p.per_sample;                  /* from tooth to tooth */
+        step = all * p.per_sample;
         per_step = 1.0f / (float)step;
-        if (alone) break;
-        /* as santa__expected_variance: where the others hide the copy's, these may have grown;
-           relative to the copy's mass */
+    }
+
+    /* As santa__expected_variance: where the others hide the copy's, these may have grown;
+       relative to the copy's mass. */
+    __device__ __forceinline__ void expect(float spread) {
         const float own_variance = p.noise * (p.scale * p.scale * memory.squares)
                                  * __fdividef(spread, (float)total),
                     beside = fixed_sum * lift_fixed / (float)total;
         expected = blocks && finite && total > 0.0
                  ? own_variance / (1.0f + beside * __expf(-fminf(0.5f * own_variance, 80.0f))) : 0.0f;
-        if (agreed(!(expected > p.rescue_above) || light || p.rescue_keys == 0)) break;
-        /* the exact scores of its likeliest keys, in sums of its own, since the other portions
-           look at these; they leave it to the first one */
-        alone = true;
-        if (index) return;
+    }
+
+    /* The exact scores of its likeliest keys, in sums of its own, since the other portions look
+       at these. */
+    __device__ __forceinline__ void mend() {
         team t = {};
         t.b = b;
         t.head = head;
@@ -10245,7 +10240,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         t.hi = (int)((i64)blocks * (cta_in_cluster() + 1) >> p.cluster_shift);
         float2 *const mended = p.mended + row * p.blocks + first;
 #pragma unroll 1
-        for (int i = t.lo + tid; i < t.hi; i += threads) mended[i] = sum.all[i];
+        for (int i = t.lo + tid; i < t.hi; i += threads) mended[i] = x.sum.all[i];
         if (tid < p.d) memory.rescue.q[0][tid] = memory.q[tid];
         __syncthreads();
         const rescued_keys y = rescue(p, memory.rescue, (float *)&memory.scan, t, 0, m, (float)(1.0 / all),
@@ -10256,24 +10251,17 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         __syncthreads();
         x.sum.all = mended;
     }
-    if (is_helper()) return;
-    const double u = memory.u;
-    const bool redo = agreed(blocks && !finite), draws = agreed(blocks && !redo && !light && total > 0.0);
-    const int portions = alone ? 1 : p.portions, each_portion = (p.samples + portions - 1) / portions;
-    const int last_draw = draws ? min((index + 1) * each_portion, p.samples) : 0;
 
-    float acc[2][4], weights[3] = { 0.0f, 0.0f, 0.0f };      /* sums of w, of p^ / pi, of w r */
-#pragma unroll
-    for (int k = 0; k < 4; k++) acc[0][k] = acc[1][k] = 0.0f;
-#pragma unroll 1
-    for (int base = index * each_portion; base < last_draw; base += PROXY_DRAWS) {
+    /* A warp's draws from `base` on, a tooth to a lane: their rows of K are weighed, then those
+       of V join its sums. */
+    __device__ __forceinline__ void draw(int base, int last_draw) {
         /* 16 for a warp, or 16 for each half of it */
         const int n = min(last_draw - base, (int)PROXY_DRAWS), each = (n + GATHER_WARPS - 1) / GATHER_WARPS,
                   half = two ? lane >> 4 : 0, place_in = two ? lane & 15 : lane, unit = warp * turns + half,
                   count = max(min(each, n - unit * each), 0), lanes = two ? 32 : count;
-        if (!__any_sync(FULL, count > 0)) continue;
+        if (!__any_sync(FULL, count > 0)) return;
         const int draw = base + unit * each + place_in;
-        double t = ((double)draw + u) * step, earlier = ((double)(draw - 1) + u) * step;
+        double t = ((double)draw + memory.u) * step, earlier = ((double)(draw - 1) + memory.u) * step;
         bool taken = place_in < count;
         if (RANKS) {
             taken &= t < memory.met.share.total && t >= memory.met.share.before && t < memory.met.share.end;
@@ -10303,7 +10291,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         const unsigned all_taken = __ballot_sync(FULL, taken);
         if (!all_taken) {
             if (p.keys && place_in < count) p.keys[row * p.max_draws + draw] = again ? -2 : -1;
-            continue;
+            return;
         }
         if (taken) {
             at_k = row_offset(p, p.k_stride, b, j);
@@ -10335,7 +10323,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         }
         if (p.k_scales.data && taken) dot *= scale_of(p, p.k_scales, b, kv, j);
         const float exact = broken ? __int_as_float(0x7fc00000)
-                                   : finished_score<true>(p, head, dot, j - range.position);
+                                   : finished_score(p, head, dot, j - range.position);
         const float guess = log2f(key.mass) + at.sum.x;
         const float mu = key.mass * to_m * per_step;
         const float share = taken ? fmaxf(mu, 1.0f) * (float)p.per_sample : 0.0f;
@@ -10360,32 +10348,38 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         }
         __syncwarp();
     }
+
+    /* The thread's column of the warps' sums, in order; their weights. */
+    __device__ __forceinline__ float join_warps() {
 #pragma unroll
-    for (int k = 0; k < 3; k++)
+        for (int k = 0; k < 3; k++)
 #pragma unroll
-        for (int o = 8; o; o >>= 1) weights[k] += __shfl_xor_sync(FULL, weights[k], o);
-    __syncwarp();
+            for (int o = 8; o; o >>= 1) weights[k] += __shfl_xor_sync(FULL, weights[k], o);
+        __syncwarp();
 #pragma unroll
-    for (int ch = 0; ch < 2; ch++)
-        *(float4 *)&(two ? memory.warps[2 * warp + ch].sum : memory.warps[warp].sum + 128 * ch)[4 * lane]
-            = make_float4(acc[ch][0], acc[ch][1], acc[ch][2], acc[ch][3]);
-    {
+        for (int ch = 0; ch < 2; ch++) {
+            float *const sum = two ? memory.warps[2 * warp + ch].sum : memory.warps[warp].sum + 128 * ch;
+            *(float4 *)&sum[4 * lane] = make_float4(acc[ch][0], acc[ch][1], acc[ch][2], acc[ch][3]);
+        }
         const int half = lane >> 4, k = lane & 15;
         if (k < 3 && (two || !half))
             memory.weights[turns * warp + half][k] = k == 0 ? weights[0] : k == 1 ? weights[1] : weights[2];
+        __syncthreads();
+        float f = 0.0f;
+        if (tid < p.dv)
+#pragma unroll
+            for (int k = 0; k < GATHER_WARPS; k++) f += memory.warps[k].sum[tid];
+#pragma unroll
+        for (int k = 0; k < 3; k++) {
+            weights[k] = 0.0f;
+#pragma unroll
+            for (int i = 0; i < GATHER_WARPS; i++) weights[k] += memory.weights[i][k];
+        }
+        return f;
     }
-    __syncthreads();
-    float f = 0.0f;
-    if (tid < p.dv)
-#pragma unroll
-        for (int k = 0; k < GATHER_WARPS; k++) f += memory.warps[k].sum[tid];
-#pragma unroll
-    for (int k = 0; k < 3; k++) {
-        weights[k] = 0.0f;
-#pragma unroll
-        for (int i = 0; i < GATHER_WARPS; i++) weights[k] += memory.weights[i][k];
-    }
-    if (portions > 1) {
+
+    /* The same of the portions, by the CTA that comes last; false for the others. */
+    __device__ __forceinline__ bool join_portions(float &f) {
         float *const part = p.partial + (row * p.portions + index) * (p.dv + 4);
         if (tid < p.dv) part[tid] = f;
         if (tid < 3) part[p.dv + tid] = tid == 0 ? weights[0] : tid == 1 ? weights[1] : weights[2];
@@ -10393,7 +10387,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         __syncthreads();
         if (tid == 0) memory.last_one = atomicAdd(&p.arrived[row], 1) == p.portions - 1;
         __syncthreads();
-        if (!memory.last_one) return;
+        if (!memory.last_one) return false;
         __threadfence();
         f = weights[0] = weights[1] = weights[2] = 0.0f;
         const float *const parts = p.partial + row * p.portions * (p.dv + 4);
@@ -10403,8 +10397,11 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
 #pragma unroll
             for (int i = 0; i < 3; i++) weights[i] += __ldcg(parts + k * (p.dv + 4) + p.dv + i);
         }
+        return true;
     }
-    if (RANKS) {                                  /* its sums, of which finish_of_ranks makes out */
+
+    /* Its sums, of which finish_of_ranks makes out. */
+    __device__ __forceinline__ void tell_ranks(float f) {
         const float lift = fixed_top < MASK_LIMIT && fixed_sum == fixed_sum ? 0.0f
                          : memory.met.draws ? pow2(fixed_top - m) / (float)all
                                             : pow2(fixed_top - memory.met.fixed_top);
@@ -10413,51 +10410,113 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
             if (p.draws) p.draws[row] = draws ? p.samples : 0;
         }
         if (tid < p.dv) write_number(p, b, head, tid, lift * fixed_f + f);
-        return;
     }
-    const float found = found_variance(weights[0], weights[1], weights[2],
-                                       alone ? off_variance(memory.rescued.off, expected) : 0.0f);
-    /* the factor of the keys read exactly, and what joins them; the sum of exp(s) is about
-       estimate * 2^top */
-    float part_f = f, part_w = weights[0], lift = draws ? lift_fixed / (float)all : 1.0f, top = fixed_top;
-    const bool again = redo || is_too_far(p, found, lift * fixed_sum + part_w, draws);
-    double estimate = (double)fixed_sum;
-    if (again) {
-        attend(p, memory.redo, b, head, 1, range.position, range.begin, range.end, range.end, range.end,
-               0, 1,
-               nullptr, 0, memory.state, 0);
-        __syncthreads();
-        part_f = part_w = 0.0f;
-        lift = 1.0f;
-        fixed_f = tid < p.dv ? memory.state[tid] : 0.0f;
-        fixed_sum = memory.state[p.dv + 1];
-        top = memory.state[p.dv];
-        estimate = (double)fixed_sum;
-    } else if (draws) {
-        top = m;
-        estimate = all * (1.0 + ((double)weights[0] - (double)weights[1]));
-    }
-    const float denominator = lift * fixed_sum + part_w;
-    const bool bad = !(denominator == denominator) || isinf(denominator);
-    if (draws && !again && !(estimate > 0.0)) estimate = all * (double)denominator;
-    if (tid == 0) {
-        if (p.draws) p.draws[row] = draws && !again ? p.samples : 0;
-        if (p.rescued) p.rescued[row] = alone ? memory.rescued.rows : 0;
-        if (p.found)
-            p.found[row] = make_float4(expected, found, again ? 1.0f : 0.0f,
-                                       range.begin < range.end ? 1.0f : 0.0f);
-        if (p.lse)
-            p.lse[lse_of(p, b, p.q_index, head)]
-                = bad ? __int_as_float(0x7fc00000)
-                      : head_lse(p, head, top, estimate);
-    }
-    if (tid < p.dv) {
+
+    /* out and lse, or exact attention where the draws show too much spread or a NaN. */
+    __device__ __forceinline__ void finish(float f) {
+        const float found = found_variance(weights[0], weights[1], weights[2],
+                                           alone ? off_variance(memory.rescued.off, expected) : 0.0f);
+        /* the factor of the keys read exactly, and what joins them; the sum of exp(s) is about
+           estimate * 2^top */
+        float part_f = f, part_w = weights[0], top = fixed_top,
+              lift = draws ? lift_fixed / (float)all : 1.0f;
+        const bool again = redo || is_too_far(p, found, lift * fixed_sum + part_w, draws);
+        double estimate = (double)fixed_sum;
+        if (__builtin_expect(again, 0)) {
+            attend(p, memory.redo, b, head, 1, range.position, range.begin, range.end, range.end, range.end,
+                   0, 1, nullptr, 0, memory.state, 0);
+            __syncthreads();
+            part_f = part_w = 0.0f;
+            lift = 1.0f;
+            fixed_f = tid < p.dv ? memory.state[tid] : 0.0f;
+            fixed_sum = memory.state[p.dv + 1];
+            top = memory.state[p.dv];
+            estimate = (double)fixed_sum;
+        } else if (draws) {
+            top = m;
+            estimate = all * (1.0 + ((double)weights[0] - (double)weights[1]));
+        }
+        const float denominator = lift * fixed_sum + part_w;
+        const bool bad = !(denominator == denominator) || isinf(denominator);
+        if (draws && !again && !(estimate > 0.0)) estimate = all * (double)denominator;
+        if (tid == 0) {
+            if (p.draws) p.draws[row] = draws && !again ? p.samples : 0;
+            if (p.rescued) p.rescued[row] = alone ? memory.rescued.rows : 0;
+            if (p.found)
+                p.found[row] = make_float4(expected, found, again ? 1.0f : 0.0f,
+                                           range.begin < range.end ? 1.0f : 0.0f);
+            if (p.lse)
+                p.lse[lse_of(p, b, p.q_index, head)]
+                    = bad ? __int_as_float(0x7fc00000) : head_lse(p, head, top, estimate);
+        }
+        if (tid >= p.dv) return;
         const double share = sink_share(p, head, top, estimate);
         f = bad ? __int_as_float(0x7fc00000)
           : denominator > 0.0f ? (lift * fixed_f + part_f) / denominator * (float)share * p.v_scale
                                : 0.0f;
         write_number(p, b, head, tid, f);
     }
+};
+
+/* Draws of one query head from the scores of the copy, their rows of K and V, the weights, the
+   guard: out and lse.
+   Grid: (query head * CTAs of a cluster, batch, portion of the draws); the cluster's others
+   leave unless there is a rescue, which they share. A CTA of 8 warps, or of 4 where many CTAs
+   wait for room, each of which does what two of 8 do, in their order:
+     scan     as k_gather; the keys read exactly join the total
+     draw     a lane per tooth of the comb, 16 a warp of 8; a key is its first tooth's
+     weigh    the drawn rows of K against q: e^s against e^s^
+     gather   their rows of V, 16 at a time; then the 8 warps' sums in order
+     merge    with more than one portion: the CTA that finishes last
+   and there, where the log weights vary too much by what is found, or with a NaN among the
+   scores, exact attention of the head: attend. Where they are expected to, rescue, and the scan
+   once more. Over ranks each of these steps is a launch of its own, see p.rank_step. The draw
+   is an instance, since as one they cost 1.5 us of 28.8 at 1 x 32k: code comes cold. The others
+   are in the instance that has a rescue and exact attention anyway.
+   Reads, per CTA: blocks * 12 + draws * (64 stash entries + a row of K and of V).
+   Latency-bound: all that does not depend on the scores stands before the wait, and rows are
+   sent for as soon as they are known.
+   Barriers: as k_gather. */
+template <bool RANKS>
+__global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_constant__ params p) {
+    SHARED(memory, proxy_gather_memory);
+    if (!RANKS && p.rank_step != DRAW) {
+        if (p.rank_step == FINISH) finish_of_ranks(p, memory); else rescue_of_ranks(p, memory);
+        return;
+    }
+    copied_draws<RANKS> x(p, memory);
+    x.meet_query();
+    wait_for_previous();                            /* from here on the scores are complete */
+    launch_dependents();                            /* of launch_short */
+    if (RANKS && x.tid == 0) memory.met = copied_met(p, x.row);
+    x.join_fixed();
+    const float spread = x.template scan_blocks<KEPT>();
+    x.sum_masses();
+    if (!RANKS) {                                   /* ranks have seen to guards */
+        x.expect(spread);
+        const bool rescues = x.expected > p.rescue_above && !x.light && p.rescue_keys;
+        if (__builtin_expect(!agreed(!rescues), 0)) {
+            x.alone = true;
+            if (x.index) return;                    /* the others leave it to the first portion */
+            x.mend();
+            if (x.is_helper()) return;
+            x.template scan_blocks<1>();            /* rarely, in little code */
+            x.sum_masses();
+        }
+    }
+    if (x.is_helper()) return;
+    x.redo = agreed(x.blocks && !x.finite);
+    x.draws = agreed(x.blocks && !x.redo && !x.light && x.total > 0.0);
+    x.portions = x.alone ? 1 : p.portions;
+    const int each = (p.samples + x.portions - 1) / x.portions,
+              last_draw = x.draws ? min((x.index + 1) * each, p.samples) : 0;
+#pragma unroll
+    for (int k = 0; k < 4; k++) x.acc[0][k] = x.acc[1][k] = 0.0f;
+#pragma unroll 1
+    for (int base = x.index * each; base < last_draw; base += PROXY_DRAWS) x.draw(base, last_draw);
+    float f = x.join_warps();
+    if (x.portions > 1 && !x.join_portions(f)) return;
+    if (RANKS) x.tell_ranks(f); else x.finish(f);
 }
 
 /* Of a head's scores from the copy what ranks tell each other: the largest, their mass; of the
@@ -15489,7 +15548,8 @@ template <bool SCANS> struct router {
         begin = first;
         end = last;
         bad = !find_index(p, b, kv, x);
-        if (!bad && !is_behind) {                   /* on their way beside the header, if it has all keys */
+        /* buckets are on their way beside the header, if that has all keys */
+        if (!bad && !is_behind) {
             const i64 local = max(end - min(p.local_tokens, end) - BLOCK, 0);
             for (i64 j = local / BLOCK * BLOCK + BLOCK * tid; j < end; j += BLOCK * THREADS)
                 prefetch((const char *)(x.bucket + j));
@@ -15503,8 +15563,8 @@ template <bool SCANS> struct router {
         sorted = bad ? 0 : x.header[I_SORTED];
     }
 
-    /* Where the far keys of each bucket begin in the index, how many: its offsets, less the keys
-       before and behind the far ones, which are at the ends of their bucket. */
+    /* Where the far keys of each bucket begin in the index, how many: its offsets, less the
+       keys before and behind the far ones, which are at the ends of their bucket. */
     __device__ __forceinline__ void count_keys() {
 #pragma unroll 1
         for (int i = tid; i < buckets; i += THREADS) span[i] = { 0, 0, 0.0f, 0.0f };
@@ -15585,8 +15645,8 @@ template <bool SCANS> struct router {
         return y.count ? __float_as_uint(y.sum) + 1 : 0u;
     }
 
-    /* The num_probes buckets of the largest sums, by the digits of their bits: those with digits
-       above prefix, and `want` of those with the same ones. */
+    /* The num_probes buckets of the largest sums, by the digits of their bits: those with
+       digits above prefix, and `want` of those with the same ones. */
     __device__ __forceinline__ void probe() {
         unsigned prefix = 0, mask = 0;
         int want = p.num_probes, shift = 24;
