@@ -11512,13 +11512,13 @@ static void santa__hold_task(void *context, int64_t t) {
         }
 }
 
-/* Whether each sequence's index has all keys before the new ones, and no slot is named
-   twice. */
+/* Whether each sequence's index has all keys before the new ones, each in a bucket that there
+   is, and no slot is named twice. */
 SANTA__ONCE
 static santa_status santa__check_new_keys(const santa__assign *x, int64_t items) {
     const int64_t heads = x->a->k.shape[2];
     santa_status s = santa__check_slots(x->a);
-    int64_t i, b, other;
+    int64_t i, j, b, other;
     if (s != SANTA_OK) return s;
     for (b = 0; x->a->buckets->slots && b < santa__batch_of(x->a); b++)
         for (other = 0; other < b; other++)
@@ -11529,6 +11529,9 @@ static santa_status santa__check_new_keys(const santa__assign *x, int64_t items)
         if (n.from == 0 || !santa__is_held(x, n)) continue;
         if (!santa__is_index(&index)) return SANTA_ERR_BUCKETS_INDEX;
         if (index.header[SANTA__I_HELD] < n.from) return SANTA_ERR_BUCKETS_RANGE;
+        j = index.header[SANTA__I_SORTED] <= n.from ? index.header[SANTA__I_SORTED] : 0;
+        for (; j < n.from; j++)                        /* what santa__index_sort counts by */
+            if (index.bucket[j] >= index.buckets) return SANTA_ERR_BUCKETS_INDEX;
     }
     return SANTA_OK;
 }

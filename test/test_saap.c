@@ -995,6 +995,15 @@ static void refusals(void) {
                w.num_slots = 5);
     BAD_ASSIGN(ERR_BUCKETS_INDEX, from = 100; keys.shape[1] = 20; slots[0] = 1; slots[1] = 3; slots[2] = 0;
                lens[1] = 100);
+
+    /* damage: a key that slot 0 holds, not sorted yet or sorted, in a bucket beyond the last */
+    for (int j = 10; j <= 100; j += 90) {
+        const size_t at = (size_t)(16 + 2 * (as.buckets + 1) + x.p.a.k.shape[1]) * 4 + (size_t)j * 2;
+        memset((char *)x.memory[5] + at, 0x77, 2);
+        memset(index + at, 0x77, 2);
+        if (j == 100) BAD_ASSIGN(ERR_BUCKETS_INDEX, from = 120; w.slots = x.slots; w.num_slots = 5);
+        else BAD_ASSIGN(ERR_BUCKETS_INDEX, from = 40; w.slots = x.slots; w.num_slots = 5);
+    }
     free(work);
     free(index);
 
