@@ -1208,7 +1208,8 @@ typedef struct santa_stats {
     int64_t k_features_head;       /* the same counted per query head, summed over the group; from a
                                       copy of K the CPU counts all of the group's for each head */
     int64_t v_rows_read;           /* distinct V rows, once per group; of a list all entries */
-    int64_t v_rows_head;           /* distinct V rows per query head, summed over the group */
+    int64_t v_rows_head;           /* distinct V rows per query head, summed over the group; on the CPU
+                                      a head done again counts those of either time */
     int64_t draws;                 /* draws made (sampled methods, flash's minimum included; of
                                       pps and saap teeth of the group's comb), residual keys
                                       (vAttention, each head's) */
