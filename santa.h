@@ -316,7 +316,9 @@
    SANTA_SCORES_PROXY, a->proxy) pps, sys and prop read that, draw from its softmax, and read K
    and V of the drawn keys only. Each draw is weighed with what it really is: with scores s^
    from the copy and s from K itself, pi_j the chance to draw key j, and w_j = exp(s_j) / pi_j,
-       out = sum w_j v_j / sum w_j,    lse = log(Z^ + sum (exp(s_j) - exp(s^_j)) / pi_j).
+       out = sum w_j v_j / sum w_j,    lse = log(Z^ + sum (exp(s_j) - exp(s^_j)) / pi_j),
+   or log sum w_j where that sum is not above 0 (few draws of keys that the copy overrates). In
+   Z^ and p^ = exp(s^) / Z^ keys that are read exactly have their exact scores.
    The copy may be stale or wrong: that costs draws, not correctness. out is a ratio of unbiased
    estimates: consistent, not unbiased; its error falls as more are drawn.
    Read exactly and never drawn: the first 4 keys, the last 64 with those before them in their
