@@ -491,6 +491,7 @@ struct params {
     i64 all_kv_heads;
     i64 *means;                                     /* [5]: sums of earlier parts, see mean_sum; or NULL */
     double per_cap;                                 /* 1 / soft_cap, see cap_score */
+    float quick_per_cap;                            /* the same, finite, see quick_cap */
     scan_params scan;                               /* of SAAP: here, as the lines before are few */
 };
 
@@ -2136,9 +2137,10 @@ __device__ __noinline__ float cap_score(float x, float cap, double per_cap) {
     return cap * tanhf((float)((double)x * per_cap));
 }
 
-/* The same within 4 ulp, where it is done for each key of a tuned kernel. */
-__device__ __forceinline__ float quick_cap(float x, float cap) {
-    const float y = __fdividef(x, cap), a = fabsf(y), e = pow2(-2.0f * LOG2E * a), z = a * a;
+/* The same within 4 ulp, where it is done for each key of a tuned kernel. per_cap: a float here;
+   the quick division makes 0 of all that is divided by more than 2^126. */
+__device__ __forceinline__ float quick_cap(float x, float cap, float per_cap) {
+    const float y = x * per_cap, a = fabsf(y), e = pow2(-2.0f * LOG2E * a), z = a * a;
     const float series = fmaf(fmaf(fmaf(62.0f / 2835.0f, z, -17.0f / 315.0f), z, 2.0f / 15.0f), z,
                               -1.0f / 3.0f);
     return cap * copysignf(a < 0.3f ? fmaf(a * z, series, a) : __fdividef(1.0f - e, 1.0f + e), y);
@@ -2170,7 +2172,7 @@ __device__ __forceinline__ void finish_products(const params &p, float unscale, 
     for (int i = 0; i < 4; i++) {                   /* one piece of code for all: they take turns */
         const int own = (2 * c + i / 2) & ((1 << p.part_shift) - 1);
         float x = y[0][0] * (p.scale * unscale);
-        if (p.soft_cap > 0.0f) x = quick_cap(x, p.soft_cap);
+        if (p.soft_cap > 0.0f) x = quick_cap(x, p.soft_cap, p.quick_per_cap);
         if (p.slopes) {
             const int at = min(max(key + i % 2, begin), last);
             x += (own < heads ? p.slopes[head + own] : 0.0f) * (float)(at - position);
@@ -18843,6 +18845,7 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->scale = problem->scale; p->v_scale = problem->v_scale;
     p->causal = a->causal; p->window = a->window; p->soft_cap = a->soft_cap;
     p->per_cap = a->soft_cap > 0.0f ? 1.0 / (double)a->soft_cap : 0.0;
+    p->quick_per_cap = (float)fmin(p->per_cap, (double)FLT_MAX);
     p->first_tokens = a->first_tokens; p->first_window = a->first_tokens ? a->window : 0;
     p->sinks = a->sinks; p->slopes = a->alibi_slopes;
     p->method = o->method; p->stash_type = o->stash;

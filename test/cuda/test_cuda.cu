@@ -770,6 +770,16 @@ static void extras(void) {
         s.k_type = s.v_type = type;
         compare_all(s, 64, "k_scale, v_scale", 0.37f, 5.5f);
     }
+    /* a cap that no score comes near */
+    for (santa_dtype type : {SANTA_BF16, SANTA_E4M3, SANTA_F32}) {
+        ref_spec s = spec16(8, 2, 200, 128);
+        s.k_type = s.v_type = type;
+        s.soft_cap = 3e38f;
+        problem p(s);
+        totals t = {0, 0, 0};
+        for (santa_method m : {SANTA_DENSE, SANTA_PROP}) compare(p, options(m, 64), &t);
+        check_totals(t, "a large soft cap");
+    }
     /* ALiBi so steep that a key behind the last one, or before the window, would outweigh
        all */
     for (santa_dtype type : {SANTA_BF16, SANTA_E4M3})

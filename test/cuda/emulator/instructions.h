@@ -101,7 +101,9 @@ inline float __double2float_rn(double x) { return (float)x; }
 inline int __float2int_rn(float x) { return (int)std::nearbyint(x); }
 inline int __float2int_rd(float x) { return (int)std::floor(x); }
 inline int __float2int_rz(float x) { return (int)x; }
-inline float __fdividef(float a, float b) { return a / b; }
+inline float __fdividef(float a, float b) {
+    return std::fabs(b) > 0x1p126f && std::isfinite(b) ? a * 0.0f : a / b;
+}
 inline float __frcp_rn(float x) { return 1.0f / x; }
 inline float __fsqrt_rn(float x) { return std::sqrt(x); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
