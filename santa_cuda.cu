@@ -1910,6 +1910,21 @@ __device__ __forceinline__ void load_query16(const params &p, const char *row, b
     }
 }
 
+/* Sizes of numbers by their bits: in bits 24 on the exponent and 1, but 0 of an infinity or
+   NaN. */
+__device__ __forceinline__ unsigned largest_exponent(unsigned most, unsigned x) {
+    return max(most, 2u * x + (1u << 24));
+}
+/* What q is multiplied with to be f16 in one part or two: a power of two, exact to 2^-39 of the
+   largest finite number; one for all heads of a warp: unscale undoes it after the mma. From
+   2^-112 on both powers are floats. */
+__device__ __forceinline__ float power_for_f16(unsigned most, float &unscale) {
+    most = __reduce_max_sync(FULL, max(most, 16u << 24));
+    const unsigned above = (most >> 24) - 142u;     /* all are below 2^(above + 15) */
+    unscale = __uint_as_float((127u + above) << 23);
+    return __uint_as_float((127u - above) << 23);
+}
+
 template <typename K, int C, bool LO>
 __device__ __forceinline__ void load_query(const params &p, int b, int head, int heads,
                                            query<K, C, LO> &q) {
@@ -1951,17 +1966,10 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
             else unpack16<__nv_bfloat16>(y[i], x[i]);
     }
     if (eight_bits<K> && !(p.q_parts && !LO)) {
-        /* a power of two, exact to 2^-39 of the largest finite number; one for all heads: it is
-           undone after the mma. Sizes as integers: in bits 24 on the exponent and 1, but 0 of
-           an infinity or NaN. From 2^-112 on both powers are floats */
-        unsigned most = 16u << 24;
+        unsigned most = 0;
 #pragma unroll
-        for (int i = 0; i < 8 * C; i++)
-            most = max(most, 2u * __float_as_uint(x[i / 8][i % 8]) + (1u << 24));
-        most = __reduce_max_sync(FULL, most);
-        const unsigned above = (most >> 24) - 142u; /* all are below 2^(above + 15) */
-        up = __uint_as_float((127u - above) << 23);
-        q.unscale = __uint_as_float((127u + above) << 23);
+        for (int i = 0; i < 8 * C; i++) most = largest_exponent(most, __float_as_uint(x[i / 8][i % 8]));
+        up = power_for_f16(most, q.unscale);
     }
     with_type<K>(p, [&](auto type) {
         typedef decltype(type) T;
@@ -1982,7 +1990,8 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
     });
 }
 
-/* A q in two parts, a piece at a time: little code, where such a q is rare. K has 16 bits. */
+/* A q in two parts, a piece at a time: little code, where such a q is rare. K has 16 bits. f16
+   has not the range of such a q, whose largest number is looked for first. */
 template <typename K, int C>
 __device__ __forceinline__ void load_query_by_piece(const params &p, int b, int head, int heads,
                                                     query<K, C, true> &q) {
@@ -1990,6 +1999,22 @@ __device__ __forceinline__ void load_query_by_piece(const params &p, int b, int 
     const char *row = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
                     + (head + min(r, heads - 1)) * p.q_stride[2];
     q.unscale = 1.0f;
+    float up = 1.0f;
+    if (p.k_type == SANTA_F16) {                    /* q is f32 or bf16; p.d is a multiple of 8 */
+        unsigned most = 0;
+#pragma unroll 1
+        for (int f = c; f < p.d; f += 8) {
+            const char *const from = row + f * p.q_stride[3];
+            unsigned x[2];
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const char *const at = from + 4 * e * p.q_stride[3];
+                x[e] = p.q_type == SANTA_F32 ? *(const unsigned *)at : *(const unsigned short *)at << 16;
+            }
+            most = largest_exponent(largest_exponent(most, x[0]), x[1]);
+        }
+        up = power_for_f16(most, q.unscale);
+    }
 #pragma unroll
     for (int i = 0; i < 4 * C; i++) q.hi[i / 2][i % 2] = q.lo[i / 2][i % 2] = 0;
 #pragma unroll 1
@@ -2021,8 +2046,9 @@ __device__ __forceinline__ void load_query_by_piece(const params &p, int b, int 
             T hi[8], lo[8];
 #pragma unroll
             for (int e = 0; e < 8; e++) {
-                hi[e] = (T)x[e];
-                lo[e] = (T)(x[e] - (float)hi[e]);
+                const float y = f16<T> ? up * x[e] : x[e];
+                hi[e] = (T)y;
+                lo[e] = (T)(y - (float)hi[e]);
             }
 #pragma unroll
             for (int e = 0; e < 4; e++) {
