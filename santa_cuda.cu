@@ -15235,6 +15235,7 @@ __global__ void __launch_bounds__(SCAN_THREADS, 4) k_scan(const __grid_constant_
     if (bad) return;
     const list_range range = copied_far_keys_of(p, index, b, begin, end);
     const int from = range.to, to = range.from, step = (int)gridDim.x * WARPS, keys = p.copy.keys;
+    const int stop = to > from ? to / BLOCK : 0;    /* in blocks, as a step more may pass 2^31 keys */
     /* of heads 2 c and 2 c + 1, whose sums end in this lane */
     float unit[2], middle[2], slope[2], top[2] = { MASKED, MASKED }, sum[2] = { 0.0f, 0.0f };
 #pragma unroll
@@ -15255,12 +15256,12 @@ __global__ void __launch_bounds__(SCAN_THREADS, 4) k_scan(const __grid_constant_
     };
     unsigned next = 0;
     const auto load = [&](int block) {              /* the buckets of keys 2 lane and 2 lane + 1 */
-        if (block * BLOCK < to) next = ((const unsigned *)(index.bucket + block * BLOCK))[lane];
+        if (block < stop) next = ((const unsigned *)(index.bucket + block * BLOCK))[lane];
     };
     const int first = from / BLOCK + (int)blockIdx.x * WARPS + warp;
     load(first);
 #pragma unroll 1
-    for (int block = first; block * BLOCK < to; block += step) {
+    for (int block = first; block < stop; block += step) {
         const unsigned both = next;
         load(block + step);
         bool is_in[2];
