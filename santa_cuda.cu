@@ -10125,7 +10125,10 @@ template <bool RANKS> struct copied_draws {
         __syncthreads();
         if (warp == 0) {
             float sum = 0.0f;
-            for (int f = lane; f < p.d; f += 32) sum += memory.q[f] * memory.q[f];
+            for (int f = lane; f < p.d; f += 32) {
+                const float q = p.scale * memory.q[f];
+                sum += q * q;
+            }
 #pragma unroll
             for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
             if (lane == 0) memory.squares = sum;
@@ -10245,8 +10248,7 @@ template <bool RANKS> struct copied_draws {
     /* As santa__expected_variance: where the others hide the copy's, these may have grown;
        relative to the copy's mass. */
     __device__ __forceinline__ void expect(float spread) {
-        const float own_variance = p.noise * (p.scale * p.scale * memory.squares)
-                                 * __fdividef(spread, (float)total),
+        const float own_variance = p.noise * memory.squares * __fdividef(spread, (float)total),
                     beside = fixed_sum * lift_fixed / (float)total;
         expected = blocks && finite && total > 0.0
                  ? own_variance / (1.0f + beside * __expf(-fminf(0.5f * own_variance, 80.0f))) : 0.0f;
@@ -10577,8 +10579,8 @@ __global__ void __launch_bounds__(PORTION) k_rank_copied(const __grid_constant__
     }
     if (!all) return;
     if (tid < p.d) {
-        const float q = load_any(p.q_type, p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
-                                         + head * p.q_stride[2] + tid * p.q_stride[3]);
+        const float q = p.scale * load_any(p.q_type, p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
+                                                   + head * p.q_stride[2] + tid * p.q_stride[3]);
         squares = (double)(q * q);
     }
     squares = cta_total<GATHER_WARPS>(squares, s.scratch);
@@ -10594,7 +10596,7 @@ __global__ void __launch_bounds__(PORTION) k_rank_copied(const __grid_constant__
     if (p.rescued) p.rescued[row] = 0;
     said[2] = (double)fixed_top;
     said[3] = (double)fixed;
-    said[4] = (double)(p.noise * (p.scale * p.scale)) * squares * spread;
+    said[4] = (double)p.noise * squares * spread;
 }
 
 /* -----------------------------------------------------------------------------
@@ -10708,7 +10710,7 @@ __device__ __forceinline__ void settle_head(const params &p, draw_memory &s, con
     const float inverse = all > 0.0 ? 1.0f / (float)all : 0.0f;
     if (lane) return;
     if (first && p.copied) {
-        const float own = p.noise * (p.scale * p.scale * s.squares[h]) * (spread / (float)total);
+        const float own = p.noise * s.squares[h] * (spread / (float)total);
         const double grown = copied * (double)expf(fminf(0.5f * own, 80.0f));
         s.expected[h] = good ? own * (float)(grown / (grown + fixed)) : 0.0f;
         s.off[h] = 0.0f;
@@ -10990,7 +10992,10 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
         if (warp < SLICE && h0 + warp < t.heads) {
             float squares = 0.0f;
 #pragma unroll 1
-            for (int f = lane; f < p.d; f += 32) squares += s.q[warp][f] * s.q[warp][f];
+            for (int f = lane; f < p.d; f += 32) {
+                const float q = p.scale * s.q[warp][f];
+                squares += q * q;
+            }
 #pragma unroll
             for (int o = 16; o; o >>= 1) squares += __shfl_xor_sync(FULL, squares, o);
             if (lane == 0) s.squares[h0 + warp] = squares;

@@ -2769,6 +2769,24 @@ static void proxy_rescue(void) {
         compare_copies(p, o, &t, "many keys rescued");
     }
     check_copies(t, "rescue");
+    /* a q 2^70 times as long, with scores that are the same */
+    ref_spec s = proxy_spec(500, 128, SANTA_BF16, 0);
+    s.q_type = SANTA_F32;
+    s.gain = 3.0;
+    with_copy p(s);
+    santa_options o = unguarded(64);
+    o.proxy.rescue_above = 0.05;
+    result r, longer;
+    p.a.sm_scale = 0.09f;
+    if (!run_on_gpu(p, o, &r)) return;
+    for (int64_t b = 0; b < s.batch; b++)
+        for (int64_t h = 0; h < s.heads; h++)
+            for (int64_t c = 0; c < s.head_dim; c++)
+                ref_set(&p.a.q, b, 0, h, c, ldexp(ref_get(&p.a.q, b, 0, h, c), 70));
+    p.a.sm_scale = ldexpf(0.09f, -70);
+    if (!run_on_gpu(p, o, &longer)) return;
+    CHECK(r.stats.rescued_rows > 0 && r.same(longer));
+    CHECK_INT(longer.stats.rescued_rows, r.stats.rescued_rows);
 }
 
 /* Rescued keys tell of a copy of other keys, of which the drawn ones may say little: such heads
