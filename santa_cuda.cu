@@ -10123,7 +10123,7 @@ template <bool RANKS> struct copied_draws {
         if (tid < p.d) memory.q[tid] = load_any(p.q_type, q + tid * p.q_stride[3]);
         if (tid == 0) memory.u = uniform(row_key(p, b), 0, random_head(p, head), (unsigned)p.q_index, 0);
         __syncthreads();
-        if (warp == 0) {
+        if (!RANKS && warp == 0) {                  /* for expect() */
             float sum = 0.0f;
             for (int f = lane; f < p.d; f += 32) {
                 const float q = p.scale * memory.q[f];
@@ -10165,7 +10165,7 @@ template <bool RANKS> struct copied_draws {
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 sums[i] = k + i < have ? x.sum.all[at + k + i] : make_float2(MASKED, 0.0f);
-                spreads[i] = k + i < have && !alone ? all_spreads[at + k + i] : 0.0f;
+                spreads[i] = !RANKS && k + i < have && !alone ? all_spreads[at + k + i] : 0.0f;
             }
         };
         m = MASKED;

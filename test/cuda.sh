@@ -100,17 +100,26 @@ launches_once() {
     cell "bench/results/support.md" support
 }
 
-launches() {
-    cell "kernels on an emulated GPU, all tests" emulated g++ -O1 -- --quick
-    cell "programs on an emulated GPU" programs
-    # shellcheck disable=SC2086
-    cell "kernels on an emulated sm_86, clang++" emulated_older clang++ -O1 -D__CUDA_ARCH__=800 -- $EMULATED every_kernel
+# The longest ones first, so that no worker waits for another one at the end.
+kernels() {
+    exec 3>&1                               # a cell's own output is shown when it fails
+    for part in 1 2 3; do
+        cell "kernels on an emulated GPU, all tests, part $part of 3" emulated g++ -O1 -- --quick --part $part/3
+    done
     # What nobody wrote is the same in every run, so that a mistake shows in all of them or in none.
     # shellcheck disable=SC2086
     cell "kernels on an emulated GPU, ASan and UBSan" emulated g++ -O1 -g1 -fsanitize=address,undefined \
         -fno-sanitize=enum -fno-sanitize-recover=all -ftrivial-auto-var-init=pattern -- $SANITIZED
+    # shellcheck disable=SC2086
+    cell "kernels on an emulated sm_86, clang++" emulated_older clang++ -O1 -D__CUDA_ARCH__=800 -- $EMULATED every_kernel
+    cell "programs on an emulated GPU" programs
     cell "launches on a stand-in runtime, clang++, ASan and UBSan" launches_with clang++ -O0 -g \
         -fsanitize=address,undefined -fno-sanitize=enum -fno-sanitize-recover=all
+    for arch in 90a 100 120 90 89 86 80; do
+        cell "santa_cuda.cu for sm_$arch" compile_for "$arch"
+    done
+    cell "santa_cuda.o's size" object_size
+    for file in examples/*.cu; do cell "$file, compiled" example "$file"; done
 }
 
 # -G, without optimisation: this is about errors and warnings, and an optimised build takes minutes for each.
@@ -144,15 +153,6 @@ example() {
     nvcc -std=c++17 -O0 -DSANTA_IMPLEMENTATION_DONE -Werror all-warnings -c -o "$dir/example.o" "$1"
 }
 
-architectures() {
-    exec 3>&1                               # a cell's own output is shown when it fails
-    for arch in 80 86 89 90 90a 100 120; do
-        cell "santa_cuda.cu for sm_$arch" compile_for "$arch"
-    done
-    cell "santa_cuda.o's size" object_size
-    for file in examples/*.cu; do cell "$file, compiled" example "$file"; done
-}
-
 gpu_tests() {
     if ! command -v nvcc >/dev/null 2>&1; then
         echo "skipped test/cuda/test_cuda.cu: no nvcc"
@@ -175,8 +175,7 @@ if [ "${1:-}" = launches ]; then
     run_cells launches_once
     exit
 fi
-plan "launches" "architectures" "gpu tests"
-part "launches"      run_cells launches
-part "architectures" run_cells architectures
-part "gpu tests"     gpu_tests
+plan "kernels" "gpu tests"
+part "kernels"   run_cells kernels
+part "gpu tests" gpu_tests
 total
