@@ -1232,7 +1232,7 @@ typedef struct santa_stats {
     double  found_variance, found_variance_max;
     /* saap: num_buckets sum n_c^2 / n^2 over the far keys' buckets, and the largest of these
        n_c / n, means over query rows and KV heads; share of the softmax in the keys that were
-       read, mean over rows x heads, with measure_mass */
+       read, mean over rows x heads that have keys, with measure_mass */
     double  imbalance, largest_bucket, covered_mass;
 } santa_stats;
 

@@ -15608,14 +15608,15 @@ template <bool SCANS> struct router {
             const int bucket = x.bucket[j];
             if (bucket < buckets) atomicAdd(&span[bucket].first, 1); else bad = true;
         }
+        const unsigned keys = (unsigned)sorted;     /* a step behind them is no int */
 #pragma unroll 1
-        for (int j = to + tid; j < sorted; j += 8 * THREADS) {
+        for (unsigned j = (unsigned)(to + tid); j < keys; j += 8 * THREADS) {
             int bucket[8];
 #pragma unroll
-            for (int k = 0; k < 8; k++) bucket[k] = x.bucket[min(j + k * THREADS, sorted - 1)];
+            for (int k = 0; k < 8; k++) bucket[k] = x.bucket[min(j + k * THREADS, keys - 1)];
 #pragma unroll
             for (int k = 0; k < 8; k++) {
-                if (j + k * THREADS >= sorted) break;
+                if (j + k * THREADS >= keys) break;
                 if (bucket[k] < buckets) atomicAdd(&span[bucket[k]].count, 1); else bad = true;
             }
         }

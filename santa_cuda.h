@@ -25,8 +25,9 @@
                        std_error is a kernel more, which reads the drawn rows of v again, for
                        vattention and from a copy those of k, too, and there counts from out as
                        it was rounded. Scores are in base 2 inside: above 2.3e38 they are
-                       infinite. num_threads, parallel_for and isa do nothing here, but are
-                       checked as on the CPU.
+                       infinite; so is a q . k above 3e38, which sm_scale meets after the
+                       sum, not before it as on the CPU. num_threads, parallel_for and isa do
+                       nothing here, but are checked as on the CPU.
    ITEM RANGES         As on the CPU: items of the range have the whole call's bits, the others
                        are not touched, nor are their inputs read. A range that begins or ends
                        within a sequence is up to three times the kernels, and over ranks the

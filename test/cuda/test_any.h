@@ -57,7 +57,7 @@ static bool is_hard(const fuzz_spec &s) {
 }
 
 static bool any_near(float x, float y, double absolute, double relative) {
-    if (!(fabs((double)x) < INFINITY) && !(fabs((double)y) < INFINITY)) return true;
+    if (!(fabs((double)x) < INFINITY) || !(fabs((double)y) < INFINITY)) return x != x ? y != y : x == y;
     return fabs((double)x - (double)y) <= absolute + relative * fabs((double)x);
 }
 
