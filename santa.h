@@ -13002,13 +13002,25 @@ SANTA__TARGET static void SANTA__ISA(accumulate)(santa_dtype t, const char *cons
 }
 #endif
 
+/* The gains of a block's keys, and their squares. */
+SANTA__INLINE void SANTA__ISA(copied_gains)(const char *block, const santa__format *f, float *gain,
+                                            float *squares) {
+    int64_t i;
+    for (i = 0; i < f->keys; i += SANTA__LANES) {
+        const SANTA__V y = SANTA__ISA(vrow)(SANTA_F16, block + f->gains, i);
+        SANTA__ISA(vput)(gain + i, y);
+        SANTA__ISA(vput)(squares + i, SANTA__ISA(vfrom)(y, 0.0f, SANTA__ISA(vmul)(y, y))); /* NaN: 0 */
+    }
+}
+
 /* The scores of all keys of a block for 4 heads, or 1, from head g on. */
-SANTA__INLINE void SANTA__ISA(copied_heads)(int bits, const char *block, const santa__format *f, int heads,
-                                            int64_t g, const santa__copied *x) {
+SANTA__INLINE void SANTA__ISA(copied_heads)(int bits, const char *block, const santa__format *f,
+                                            const float *gain, int heads, int64_t g,
+                                            const santa__copied *x) {
     const float *q = x->q + g * f->features;
     const int64_t ahead = g == 0 ? f->bytes : 0;                      /* the next block comes once */
     SANTA__V sum[4];
-    float scale, gain[SANTA_BLOCK], total[4], out[4 * 16];
+    float scale, total[4], out[4 * 16];
     int64_t c, i;
     int h;
     memcpy(&scale, block + f->scale, sizeof scale);
@@ -13022,11 +13034,6 @@ SANTA__INLINE void SANTA__ISA(copied_heads)(int bits, const char *block, const s
             sum[h] = SANTA__ISA(vfma)(y, SANTA__ISA(vget)(q + h * f->features + c), sum[h]);
     }
     for (h = 0; h < heads; h++) total[h] = scale * SANTA__ISA(vtotal)(sum[h]);
-    for (i = 0; i < f->keys; i += SANTA__LANES) {
-        const SANTA__V y = SANTA__ISA(vrow)(SANTA_F16, block + f->gains, i);
-        SANTA__ISA(vput)(gain + i, y);
-        SANTA__ISA(vput)(x->squares + i, SANTA__ISA(vfrom)(y, 0.0f, SANTA__ISA(vmul)(y, y))); /* NaN: 0 */
-    }
     for (i = 0; i < f->keys; i += 16) {
         const char *codes = block + 16 * i;
         SANTA__ISA(codes)(bits, codes, 16 * f->keys, f->chunks, ahead, x->codes + g * f->features,
@@ -13048,16 +13055,20 @@ SANTA__INLINE void SANTA__ISA(copied_heads)(int bits, const char *block, const s
 #if SANTA__BY_STRIP
 SANTA__TARGET static void SANTA__ISA(copied)(const char *block, const santa__format *f,
                                              const santa__copied *x) {
+    float gain[SANTA_BLOCK];
     int64_t g = 0;
-    for (; g < x->group; g++) SANTA__ISA(copied_heads)(f->bits, block, f, 1, g, x);
+    SANTA__ISA(copied_gains)(block, f, gain, x->squares);
+    for (; g < x->group; g++) SANTA__ISA(copied_heads)(f->bits, block, f, gain, 1, g, x);
 }
 #else
 #define SANTA__COPIED(name, bits) \
     SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(name)(const char *block, const santa__format *f, \
                                                                const santa__copied *x) { \
+        float gain[SANTA_BLOCK]; \
         int64_t g = 0; \
-        for (; g + 4 <= x->group; g += 4) SANTA__ISA(copied_heads)(bits, block, f, 4, g, x); \
-        for (; g < x->group; g++) SANTA__ISA(copied_heads)(bits, block, f, 1, g, x); \
+        SANTA__ISA(copied_gains)(block, f, gain, x->squares); \
+        for (; g + 4 <= x->group; g += 4) SANTA__ISA(copied_heads)(bits, block, f, gain, 4, g, x); \
+        for (; g < x->group; g++) SANTA__ISA(copied_heads)(bits, block, f, gain, 1, g, x); \
     }
 SANTA__COPIED(copied_4_bits, 4)
 SANTA__COPIED(copied_2_bits, 2)
