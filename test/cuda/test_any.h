@@ -166,8 +166,8 @@ static void any_print(const fuzz_spec &s, int number, const any_totals &t) {
     printf("    call %d of seed %llu: %s, scores %d, num_samples %lld, combs %lld, stash %d, below %lld; "
            "batch %lld, q_len %lld, heads %lld x %lld, n %lld, dim %lld/%lld, types %d %d %d %d, layouts "
            "%d %d %d %d, page_size %lld, values %d, ragged %d, causal %d, window %lld, firsts %lld, starts "
-           "%d, context %d, sinks %d, alibi %d, cap %g, scale %g, poke %d, copy %d of %d bits, buckets "
-           "%lld, list %d, scales %d %d\n",
+           "%d, context %d, sinks %d, alibi %d, cap %g, scale %g, power %d, poke %d, copy %d of %d bits, "
+           "buckets %lld, list %d, scales %d %d\n",
            number, (unsigned long long)test_seed, santa_method_name(o.method), (int)o.scores,
            (long long)o.num_samples, (long long)o.num_combs, (int)o.stash, (long long)o.dense_below,
            (long long)s.batch, (long long)s.q_len, (long long)s.kv_heads, (long long)s.group,
@@ -175,8 +175,8 @@ static void any_print(const fuzz_spec &s, int number, const any_totals &t) {
            (int)s.v_type, (int)s.out_type, (int)s.q_layout, (int)s.k_layout, (int)s.v_layout,
            (int)s.out_layout, (long long)s.page_size, (int)s.values, s.ragged, s.causal,
            (long long)s.window, (long long)s.first_tokens, s.starts, s.context, s.sinks, s.alibi,
-           (double)s.soft_cap, (double)s.sm_scale, s.poke, s.copy, s.bits, (long long)s.buckets, s.list,
-           s.k_scales, s.v_scales);
+           (double)s.soft_cap, (double)s.sm_scale, s.q_power, s.poke, s.copy, s.bits,
+           (long long)s.buckets, s.list, s.k_scales, s.v_scales);
     printf("        of %lld rows %lld off, %lld lost, %lld in lse, %lld of %lld bars, %lld other NaNs%s\n",
            (long long)t.rows, (long long)t.off, (long long)t.lost, (long long)t.off_lse,
            (long long)t.off_bars, (long long)t.bars, (long long)t.other_spoilt,

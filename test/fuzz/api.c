@@ -149,7 +149,7 @@ static double api_reads(const fuzz_problem *p, int64_t b, int64_t h, int64_t fir
 static api_exact api_scores64(const fuzz_problem *p, int64_t b, int64_t i, int64_t h) {
     const fuzz_spec *s = &p->s;
     const double eps = 6e-8,
-                 scale = (s->sm_scale != 0.0f ? (double)s->sm_scale : 1.0 / sqrt((double)s->dim)) *
+                 scale = (p->a.sm_scale != 0.0f ? (double)p->a.sm_scale : 1.0 / sqrt((double)s->dim)) *
                          (s->k_scale > 0.0f ? (double)s->k_scale : 1.0);
     api_exact x;
     int64_t position;

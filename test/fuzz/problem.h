@@ -50,6 +50,7 @@ typedef struct fuzz_spec {
     fuzz_values values;
     uint64_t value_seed;
     float    gain, soft_cap, sm_scale, k_scale, v_scale;
+    int      q_power;                              /* q is 2^q_power as long, sm_scale as much less */
     int      ragged, sinks, alibi, causal, one_sequence;
     int      poke;                                 /* a NaN or infinity somewhere          */
     int      own_seeds, own_offsets, own_requests; /* one for each sequence                */
@@ -323,6 +324,7 @@ static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
     p->shuffle    = fuzz_take(s, 2);
     p->broadcast  = p->one_sequence;
     p->at_end     = !fuzz_chance(s, 3);
+    p->q_power    = p->q_type != SANTA_F16 && fuzz_chance(s, 6) ? (int)fuzz_between(s, -100, 100) : 0;
     p->wide_table = fuzz_chance(s, 2);
     p->no_lse     = fuzz_chance(s, 8);
     p->no_error   = (santa_method_traits(p->o.method) & SANTA_BIASED) || fuzz_chance(s, 3);
@@ -369,7 +371,7 @@ static inline void fuzz_numbers(const fuzz_spec *p, int tensor, int64_t b, int64
     const int64_t dim = tensor == FUZZ_V ? p->dim_v : p->dim;
     for (int64_t c = 0; c < dim; c++) {
         float u = fuzz_unit(p, tensor, b, tensor == FUZZ_K && p->values == FUZZ_EQUAL ? 0 : j, h, c);
-        if (tensor == FUZZ_Q) { x[c] = 1.7f * p->gain * u; continue; }
+        if (tensor == FUZZ_Q) { x[c] = ldexpf(1.7f * p->gain * u, p->q_power); continue; }
         if (tensor == FUZZ_V) { x[c] = u + 0.5f; continue; }
         if (p->values == FUZZ_TIES) u = u < -0.4f ? -1.0f : u > 0.4f ? 1.0f : 0.0f;
         if (p->values == FUZZ_PEAKS && fuzz_hash(p->value_seed, (uint64_t)j) % 19 == 0) u *= 25.0f;
@@ -854,6 +856,8 @@ static inline void fuzz_build(fuzz_problem *p, const fuzz_spec *spec) {
         a->alibi_slopes = slopes;
     }
     a->sm_scale = s->sm_scale; a->k_scale = s->k_scale; a->v_scale = s->v_scale; a->soft_cap = s->soft_cap;
+    if (s->q_power)
+        a->sm_scale = ldexpf(s->sm_scale != 0.0f ? s->sm_scale : 1.0f / sqrtf((float)s->dim), -s->q_power);
     a->causal = s->causal; a->window = s->window; a->first_tokens = s->first_tokens;
 #ifndef FUZZ_NO_CONTEXT                            /* for a header that has no parts of a context */
     a->first_key = s->first_key;
