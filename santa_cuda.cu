@@ -2210,9 +2210,9 @@ __device__ __forceinline__ void finish_products(const params &p, float unscale, 
     }
 }
 
-/* Where finish_products has not had it. */
+/* Where finish_products has not had it. Not told by block_scale: a scale may be 1. */
 __device__ __forceinline__ float rest_of_scale(const params &p, float unscale) {
-    return p.block_scale == p.scale ? unscale : 1.0f;
+    return p.soft_cap > 0.0f || p.slopes ? 1.0f : unscale;
 }
 /* The same of a lane's 8 keys, which move down. */
 __device__ __forceinline__ void finish_block(const params &p, float unscale, int head, int heads, int block,

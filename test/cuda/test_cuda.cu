@@ -770,6 +770,18 @@ static void extras(void) {
         s.k_type = s.v_type = type;
         compare_all(s, 64, "k_scale, v_scale", 0.37f, 5.5f);
     }
+    /* a scale of 1, as is what scores have left to be multiplied with behind a cap or a bias */
+    for (santa_dtype type : {SANTA_F16, SANTA_E4M3})
+        for (int alibi = 0; alibi < 2; alibi++) {
+            ref_spec s = spec16(8, 2, 200, 64);
+            s.q_type = SANTA_BF16;
+            s.k_type = s.v_type = type;
+            s.sm_scale = 1.0f;
+            s.gain     = 0.25;
+            s.alibi    = alibi;
+            s.soft_cap = alibi ? 0.0f : 4.0f;
+            compare_all(s, 64, "a scale of 1");
+        }
     /* a cap that no score comes near */
     for (santa_dtype type : {SANTA_BF16, SANTA_E4M3, SANTA_F32}) {
         ref_spec s = spec16(8, 2, 200, 128);
