@@ -51,6 +51,7 @@ typedef struct fuzz_spec {
     uint64_t value_seed;
     float    gain, soft_cap, sm_scale, k_scale, v_scale;
     int      q_power;                              /* q is 2^q_power as long, sm_scale as much less */
+    int      v_power;                              /* v is 2^v_power as long                 */
     int      ragged, sinks, alibi, causal, one_sequence;
     int      poke;                                 /* a NaN or infinity somewhere          */
     int      own_seeds, own_offsets, own_requests; /* one for each sequence                */
@@ -325,6 +326,8 @@ static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
     p->broadcast  = p->one_sequence;
     p->at_end     = !fuzz_chance(s, 3);
     p->q_power    = p->q_type != SANTA_F16 && fuzz_chance(s, 6) ? (int)fuzz_between(s, -100, 100) : 0;
+    p->v_power    = (p->v_type == SANTA_F32 || p->v_type == SANTA_BF16) && p->out_type != SANTA_F16
+                 && fuzz_chance(s, 6) ? (int)fuzz_between(s, -60, 60) : 0;
     p->wide_table = fuzz_chance(s, 2);
     p->no_lse     = fuzz_chance(s, 8);
     p->no_error   = (santa_method_traits(p->o.method) & SANTA_BIASED) || fuzz_chance(s, 3);
@@ -372,7 +375,7 @@ static inline void fuzz_numbers(const fuzz_spec *p, int tensor, int64_t b, int64
     for (int64_t c = 0; c < dim; c++) {
         float u = fuzz_unit(p, tensor, b, tensor == FUZZ_K && p->values == FUZZ_EQUAL ? 0 : j, h, c);
         if (tensor == FUZZ_Q) { x[c] = ldexpf(1.7f * p->gain * u, p->q_power); continue; }
-        if (tensor == FUZZ_V) { x[c] = u + 0.5f; continue; }
+        if (tensor == FUZZ_V) { x[c] = ldexpf(u + 0.5f, p->v_power); continue; }
         if (p->values == FUZZ_TIES) u = u < -0.4f ? -1.0f : u > 0.4f ? 1.0f : 0.0f;
         if (p->values == FUZZ_PEAKS && fuzz_hash(p->value_seed, (uint64_t)j) % 19 == 0) u *= 25.0f;
         if (p->values == FUZZ_CLIFFS && j / 64 % 2 == 0) u *= 60.0f;
