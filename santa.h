@@ -13428,8 +13428,8 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     New: SANTA_PPS and santa_variance_pps; draws from a copy of K in 4 or 2 bits
                     (SANTA_SCORES_PROXY, santa_proxy_size, _encode, _append); keys in buckets
                     (SANTA_SAAP, santa_buckets_size, _assign, _find, santa_kmeans), also with a
-                    copy of K; sparse
-                    prefill (SANTA_SAMPLE_ATTENTION, santa_mask_shape); key_list; ranks;
+                    copy of K; sparse prefill (SANTA_SAMPLE_ATTENTION, santa_mask_shape);
+                    key_list; ranks;
                     heavy_index; num_combs; first_key and context_lens; kv_start; first_tokens;
                     k_scales and v_scales, on GPUs, too;
                     K and V of e5m2 and q4_0;

@@ -1001,8 +1001,7 @@ static void refusals(void) {
         const size_t at = (size_t)(16 + 2 * (as.buckets + 1) + x.p.a.k.shape[1]) * 4 + (size_t)j * 2;
         memset((char *)x.memory[5] + at, 0x77, 2);
         memset(index + at, 0x77, 2);
-        if (j == 100) BAD_ASSIGN(ERR_BUCKETS_INDEX, from = 120; w.slots = x.slots; w.num_slots = 5);
-        else BAD_ASSIGN(ERR_BUCKETS_INDEX, from = 40; w.slots = x.slots; w.num_slots = 5);
+        BAD_ASSIGN(ERR_BUCKETS_INDEX, from = j == 100 ? 120 : 40; w.slots = x.slots; w.num_slots = 5);
     }
     free(work);
     free(index);
