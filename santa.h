@@ -781,7 +781,7 @@ typedef enum santa_device { SANTA_CPU, SANTA_CUDA, SANTA_DEVICE_COUNT } santa_de
 /* One entry for each instruction set, the best last: enumerator, name. The last column is the
    library's: the platform that has it, see >>isa. */
 #define SANTA_ISA_LIST(X) \
-    X(SCALAR, scalar, any) X(AVX2, avx2, x86) X(AVX512, avx512, x86) X(NEON, neon, arm64)
+    X(SCALAR, scalar, any) X(AVX2, avx2, x86) X(AVX512, avx512, x86) X(NEON, neon, arm64) X(AMX, amx, tiles)
 typedef enum santa_isa {
     SANTA_ISA_AUTO,
 #define SANTA__X(isa, name, platform) SANTA_ISA_##isa,
@@ -1566,6 +1566,10 @@ SANTADEF void     santa_q4_0_to_f32(const void *q4_0, int64_t n, float *f);
 #if !defined(SANTA_NO_SIMD) && (defined(__GNUC__) || defined(__clang__))
 #if defined(__x86_64__) || defined(__i386__)
 #define SANTA__X86
+#if defined(__linux__) && defined(__LP64__) && !defined(SANTA_NO_AMX) \
+    && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
+#define SANTA__AMX
+#endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"                /* gcc's own AVX-512 functions */
@@ -2113,9 +2117,11 @@ static float santa__unit(santa_dtype t) { return t == SANTA_E4M3 ? 256.0f : 1.0f
    dot_q8 for each strip of 64 features [heads] of: an int8 each; for each 4 of them -128 times
    their sum as int32, for products of (k + 128) q; for each 4 the f32 scale of their block of
    32. PACKED: bytes of a head in a strip. */
-enum { SANTA__FLOATS, SANTA__INTEGERS, SANTA__PAIRS }; /* the products of dot, dot_q8, dot_bf16 */
+/* the products of dot, dot_q8, dot_bf16, santa__dot_tiles */
+enum { SANTA__FLOATS, SANTA__INTEGERS, SANTA__PAIRS, SANTA__TILES };
 enum { SANTA__PACK = 32, SANTA__PACKED = 4 * SANTA__PACK };
 enum { SANTA__PACK_Q8 = 64, SANTA__PACKED_Q8 = 3 * SANTA__PACK_Q8 };
+enum { SANTA__PACKED_TILES = 8 * SANTA__PACK, SANTA__TILES_BEYOND = 7 };       /* see santa__pack_tiles */
 static int santa__packed(int form) {
     return form == SANTA__INTEGERS ? SANTA__PACKED_Q8
            : form == SANTA__FLOATS ? SANTA__PACKED
@@ -2139,6 +2145,35 @@ static void santa__pack_bf16(const float *q, int64_t d, int64_t heads, char *pac
                sizeof half);
     }
 }
+
+#ifdef SANTA__AMX
+/* Query x of some for santa__dot_tiles: for each pair of features a row of four bf16 pairs for
+   each query, whose sum is the query to the last bit, and of any number for SANTA__TILES_BEYOND
+   more. Parts have the query's sign and are 0 only together: times an infinite key they are no
+   NaN that the query is not. */
+static void santa__pack_tiles(const float *q, int64_t d, int64_t queries, int64_t x, char *packed) {
+    const int64_t row = (queries + SANTA__TILES_BEYOND) * 16;
+    int64_t c;
+    int i, k;
+    for (c = 0, packed += x * 16; c < d; c += 2, packed += row) {
+        uint32_t pairs[4] = {0};
+        for (i = 0; i < 2; i++) {
+            const float f = q[c + i];
+            float part[4];
+            part[0] = santa__from_bits(santa__bits(f) & 0xffff0000u);
+            part[1] = santa__from_bits(santa__bits(f - part[0]) & 0xffff0000u);
+            part[2] = f - part[0] - part[1];
+            if (santa__not_finite(f)) part[0] = part[1] = part[2] = santa__is_nan(f) ? santa__nan() : f;
+            for (k = 1; k < 4; k++) {
+                const int halved = k == 3 || part[k] == 0.0f;
+                if (halved) part[k] = part[k - 1] = 0.5f * part[k - 1];
+            }
+            for (k = 0; k < 4; k++) pairs[k] |= santa__bits(part[k]) >> 16 << 16 * i;
+        }
+        memcpy(packed, pairs, sizeof pairs);
+    }
+}
+#endif
 
 /* x as int8 times what is returned; NaN, and zeros, if a number is not finite. n is a multiple
    of 8: compilers make vectors of eights. */
@@ -2814,6 +2849,141 @@ SANTA__INLINE void santa__codes_avx512(int bits, const char *codes, int64_t step
 #include SANTA_FILENAME
 #endif
 
+/* ------------------------------------------------------------ >>kernels-amx */
+
+/* Scores of bf16 K for groups of more than four heads; the rest is AVX-512's. 16 rows of K, as
+   they lie in memory, are a tile, 32 features of four queries another (see santa__pack_tiles):
+   16 cycles, where AVX-512's take 20 for a row and four heads. With four heads or fewer it is
+   memory that both wait for. */
+#ifdef SANTA__AMX
+/* Linux lends the tiles to a process that asks for them: XTILEDATA, 18, by arch_prctl's
+   ARCH_REQ_XCOMP_PERM. Asked once: both the question and cpuid take longer than a small call. */
+static int santa__ask_for_tiles(void) {
+    const unsigned wanted = 1u << 22 | 1u << 24;                      /* amx-bf16, amx-tile */
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    long status = -1;
+    __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+    if (a < 7) return 0;
+    a = 7;
+    c = 0;
+    __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+    if ((d & wanted) != wanted) return 0;
+    c = 0;
+    __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(c));
+    if ((a >> 17 & 3) != 3) return 0;                                 /* of the system: both parts of it */
+    __asm__ volatile("syscall" : "=a"(status) : "a"(158L), "D"(0x1023L), "S"(18L) : "rcx", "r11", "memory");
+    return status == 0;
+}
+
+static int santa__cpu_amx(void) {
+    static int answer;                       /* 0: not asked so far, 1: no, 2: yes */
+    int known = __atomic_load_n(&answer, __ATOMIC_RELAXED);
+    if (!santa__cpu_avx512()) return 0;
+    if (!known) {
+        known = 1 + santa__ask_for_tiles();
+        __atomic_store_n(&answer, known, __ATOMIC_RELAXED);
+    }
+    return known == 2;
+}
+
+#define SANTA__TARGET \
+    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,amx-tile,amx-bf16")))
+
+/* Of up to four heads and 16 rows: a row's four parts of each head side by side. */
+SANTA__TARGET SANTA__NOINLINE static void santa__add_parts(const float *parts, int heads, int n, float *s,
+                                                           int64_t s_stride) {
+    int i, g;
+    for (i = 0; i < n; i += 4, parts += 64) {
+        const __m512 x = santa__vsums4_avx512(_mm512_loadu_ps(parts), _mm512_loadu_ps(parts + 16),
+                                              _mm512_loadu_ps(parts + 32), _mm512_loadu_ps(parts + 48));
+        float sum[16];
+        if (heads == 4 && i + 4 <= n) {
+            _mm_storeu_ps(s + i, _mm512_castps512_ps128(x));
+            _mm_storeu_ps(s + i + s_stride, _mm512_extractf32x4_ps(x, 1));
+            _mm_storeu_ps(s + i + 2 * s_stride, _mm512_extractf32x4_ps(x, 2));
+            _mm_storeu_ps(s + i + 3 * s_stride, _mm512_extractf32x4_ps(x, 3));
+            continue;
+        }
+        _mm512_storeu_ps(sum, x);
+        for (g = 0; g < heads; g++)
+            memcpy(s + g * s_stride + i, sum + 4 * g, (size_t)SANTA__MIN(n - i, 4) * sizeof *s);
+    }
+}
+
+/* The tiles are set up and given back here, so no other code meets them. */
+SANTA__TARGET SANTA__NOINLINE static void santa__dot_tiles(const char *const *row, int n, int64_t d,
+                                                           const santa__queries *x) {
+    enum { ROWS = 16, AHEAD = 24, AHEAD_TOKENS = ROWS };
+    static const struct {
+        uint8_t palette, start, none[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } config = { 1, 0, {0}, {64, 64, 64, 64, 64}, {ROWS, ROWS, ROWS, 16, 16} };
+    const int64_t strips = d / SANTA__PACK, sends = (ROWS + strips - 1) / strips, line = x->q_strip / 16;
+    const int64_t span = x->in_order ? x->heads : 1;                  /* one by one, or a row of all */
+    float parts[2][16 * ROWS];               /* as if written here: sanitizers do not see what tiles do */
+    char copy[ROWS * 64];
+    santa__coming coming;
+    int64_t h, h0, g, c, b;
+    int i, k;
+    memset(parts, 0, sizeof parts);
+    coming.heads = span;
+    coming.step = x->k_step;
+    _tile_loadconfig(&config);
+    for (h0 = 0; h0 < x->heads; h0 += span)
+        for (i = 0; i < n; i += ROWS) {
+            const int few = SANTA__MIN(n - i, (int)ROWS);
+            const char *const *r = row + i, *last[ROWS];
+            int64_t step;
+            int evenly = 1;
+            if (few < ROWS) {
+                for (k = 0; k < ROWS; k++) last[k] = r[SANTA__MIN(k, few - 1)];
+                r = last;
+            }
+            step = r[1] - r[0];
+            for (k = 2; k < ROWS; k++) evenly &= r[k] - r[k - 1] == step;
+            coming.row = row + i + (x->in_order ? AHEAD_TOKENS : AHEAD);
+            coming.at = coming.first = x->at + h0 * x->k_step;
+            coming.head = 0;
+            for (h = h0; h < h0 + span; h++)
+                for (g = 0; g < x->group; g += 8) {
+                    const int heads = (int)SANTA__MIN(x->group - g, (int64_t)8);
+                    const char *q = x->q + h * x->q_step + 16 * g;
+                    float *s = x->s + h * x->s_step + g * x->s_stride + i;
+                    int64_t at = x->at + h * x->k_step, to_send = g > 0 ? 0 : ROWS;
+                    _tile_zero(0);
+                    _tile_zero(1);
+                    for (c = 0; c < strips; c++, at += 64, q += x->q_strip) {
+                        for (k = 0; k < sends && to_send > 0; k++, to_send--) {
+                            const char *p = santa__next_avx512(&coming);
+                            SANTA__UNROLL_4
+                            for (b = 0; b < 2 * d; b += 64) __builtin_prefetch(p + b, 0, 3);
+                            SANTA__KEEP_ORDER();
+                        }
+                        if (!evenly)
+                            for (k = 0; k < ROWS; k++)
+                                _mm512_storeu_si512(copy + 64 * k, _mm512_loadu_si512(r[k] + at));
+                        SANTA__KEEP_ORDER();
+                        _tile_loadd(2, evenly ? r[0] + at : copy, evenly ? step : 64);
+                        _tile_loadd(3, q, line);
+                        _tile_dpbf16ps(0, 2, 3);
+                        if (heads > 4) {
+                            _tile_loadd(4, q + 64, line);
+                            _tile_dpbf16ps(1, 2, 4);
+                        }
+                    }
+                    _tile_stored(0, parts[0], 64);
+                    santa__add_parts(parts[0], SANTA__MIN(heads, 4), few, s, x->s_stride);
+                    if (heads <= 4) continue;
+                    _tile_stored(1, parts[1], 64);
+                    santa__add_parts(parts[1], heads - 4, few, s + 4 * x->s_stride, x->s_stride);
+                }
+        }
+    _tile_release();
+}
+#undef SANTA__TARGET
+#endif
+
 /* ------------------------------------------------------------ >>kernels-neon */
 
 #ifdef SANTA__ARM64
@@ -3009,6 +3179,12 @@ SANTA__INLINE void santa__codes_neon(int bits, const char *codes, int64_t step, 
 #define SANTA__ON_x86(here, elsewhere) here
 #else
 #define SANTA__ON_x86(here, elsewhere) elsewhere
+#endif
+#ifdef SANTA__AMX
+#define SANTA__ON_tiles(here, elsewhere) here
+#define santa__kernels_amx santa__kernels_avx512                      /* santa__dot_tiles comes on top */
+#else
+#define SANTA__ON_tiles(here, elsewhere) elsewhere
 #endif
 #ifdef SANTA__ARM64
 #define SANTA__ON_arm64(here, elsewhere) here
@@ -3951,9 +4127,13 @@ static int64_t santa__packed_bytes(int64_t d) {
     return (d + SANTA__PACK - 1) / SANTA__PACK * SANTA__PACKED;
 }
 
-static int64_t santa__pack_size(const santa_options *o, int64_t d) {
-    if (o->scores == SANTA_SCORES_Q8) return (d + SANTA__PACK_Q8 - 1) / SANTA__PACK_Q8 * SANTA__PACKED_Q8;
-    return santa__packed_bytes(d);
+/* Of all queries; for tiles whatever K is. */
+static int64_t santa__pack_size(const santa_options *o, int64_t queries, int64_t d) {
+    if (o->scores == SANTA_SCORES_Q8)
+        return queries * ((d + SANTA__PACK_Q8 - 1) / SANTA__PACK_Q8 * SANTA__PACKED_Q8);
+    if (o->isa == SANTA_ISA_AMX)
+        return (queries + SANTA__TILES_BEYOND) * ((d + SANTA__PACK - 1) / SANTA__PACK * SANTA__PACKED_TILES);
+    return queries * santa__packed_bytes(d);
 }
 
 /* What stats tells of the guards of a copy, and of buckets, as whole millionths, which add up
@@ -3988,8 +4168,7 @@ static void santa__plan_begin(santa__plan *p, const santa_options *o, int64_t gr
     p->is_shared = chunks > 0;
     p->stats = santa__part(p, d > 0, sizeof(santa_stats));
     p->q = santa__part(p, p->queries * p->d_pad, 4);
-    p->packed =
-        santa__part(p, d > 0 && !santa__is_bernoulli(o) ? p->queries * santa__pack_size(o, d) : 0, 1);
+    p->packed = santa__part(p, d > 0 && !santa__is_bernoulli(o) ? santa__pack_size(o, p->queries, d) : 0, 1);
     p->coef = santa__part(p, santa__is_bernoulli(o) ? p->queries * p->d_pad : 0, 4);
     p->active = santa__part(p, p->d_pad, 4);
     p->tally = santa__part(p, is_copied || router, sizeof(santa__tally));
@@ -4843,6 +5022,9 @@ static void santa__bernoulli_query(santa__job *j) {
 
 static int santa__form(const santa__job *j) {
     if (j->o->scores == SANTA_SCORES_Q8) return SANTA__INTEGERS;
+    if (j->o->isa == SANTA_ISA_AMX && j->k.dtype == SANTA_BF16 && j->k.dim % SANTA__PACK == 0
+        && j->group > 4 && !santa__is_bernoulli(j->o))
+        return SANTA__TILES;
     return j->p->a.q.dtype == SANTA_BF16 && j->k.dtype == SANTA_BF16 && j->k.dim % SANTA__PACK == 0
            && !santa__is_bernoulli(j->o) && santa__has_dot_bf16(j->kernel) ? SANTA__PAIRS : SANTA__FLOATS;
 }
@@ -4879,6 +5061,9 @@ static void santa__prepare_queries(santa__job *j) {
     for (x = 0; x < j->queries; x++) {
         char *packed = j->packed + x * santa__packed(j->form);
         if (j->form == SANTA__INTEGERS) santa__pack_q8(j->q + x * pad, d, j->queries, packed);
+#ifdef SANTA__AMX
+        if (j->form == SANTA__TILES) santa__pack_tiles(j->q + x * pad, d, j->queries, x, j->packed);
+#endif
         if (j->form == SANTA__FLOATS) santa__pack(j->q + x * pad, d, j->queries, packed);
     }
     if (santa__is_copied(j->o)) {
@@ -4971,6 +5156,13 @@ static void santa__score_rows(const santa__job *j, int64_t span, const char *con
         x.scale = j->p->scale;
         if (j->form == SANTA__INTEGERS) j->kernel->dot_q8(row, n, d, &x);
         else if (j->form == SANTA__PAIRS) j->kernel->dot_bf16(row, n, d, &x);
+#ifdef SANTA__AMX
+        else if (j->form == SANTA__TILES) {
+            x.q = j->packed + x0 * 16;
+            x.q_strip = (j->queries + SANTA__TILES_BEYOND) * SANTA__PACKED_TILES;
+            santa__dot_tiles(row, n, d, &x);
+        }
+#endif
         else j->kernel->dot(j->k.dtype, row, n, d, &x);
         return;
     }

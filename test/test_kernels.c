@@ -198,11 +198,12 @@ static void exponentials(void) {
    way, so a forced one that ran other code would show. (With FMA everywhere the compiler may
    make AVX2 of the scalar code.) */
 static void choice(void) {
-    enum { NUMBERS = 4 * 128 };
+    enum { NUMBERS = 16 * 128 };
     float last[NUMBERS] = {0.0f};
     santa_isa best = SANTA_ISA_AUTO;
-    const ref_spec s = ref_spec_make(4, 2, 200, 128);
+    ref_spec s = ref_spec_make(16, 2, 200, 128);
     ref_problem p;
+    s.k_type = SANTA_BF16;                     /* of groups of eight, for AMX */
     ref_build(&p, &s);
     FOR_EACH_ISA (isa) {
         santa_options o = ref_options(SANTA_DENSE, 0, 0);
@@ -238,6 +239,7 @@ static void isa_needs_its_features(void) {
         test_cpu_lacks = feature[i];
         CHECK_INT(santa_isa_supported(SANTA_ISA_AVX2), i >= 2);
         CHECK_MSG(!santa_isa_supported(SANTA_ISA_AVX512), "AVX-512 without %s", feature[i]);
+        CHECK_MSG(!santa_isa_supported(SANTA_ISA_AMX), "AMX without %s", feature[i]);
         CHECK_INT(santa_best_isa(), i >= 2 ? SANTA_ISA_AVX2 : SANTA_ISA_SCALAR);
     }
     test_cpu_lacks = NULL;
