@@ -38,12 +38,12 @@
      budgets           vAttention's sample budgets, usable alone
      measures          variances, distinct rows, errors
      convert           f16, bf16, e4m3, e5m2, q8_0, q4_0
-     implementation    the code (tags: base, kernels, kernels-scalar, -avx2, -avx512, -neon,
-                       isa, problem-code, plan, rows, proxy-format, query, scores, mass, draw,
-                       select, attend, encode, dense, sampled, sizes, proxied, budgets-code,
-                       vattention, buckets, routed, listed, methods-code, run, ranks-code,
-                       ranks-vattention, items, prefill-code, sparse-code, call, buckets-code,
-                       steps-code, measures-code)
+     implementation    the code (tags: base, kernels, kernels-scalar, -avx2, -avx512, -amx,
+                       -neon, isa, problem-code, plan, rows, proxy-format, query, scores, mass,
+                       draw, select, attend, encode, dense, sampled, sizes, proxied,
+                       budgets-code, vattention, buckets, routed, listed, methods-code, run,
+                       ranks-code, ranks-vattention, items, prefill-code, sparse-code, call,
+                       buckets-code, steps-code, measures-code)
      kernels-body      the inner loops, once for all instruction sets
      history           and the licence text
 
@@ -225,8 +225,8 @@
    the threads each time. parallel_for must run every task exactly once before it returns. A
    task that is dropped is made up for by the others only where the compiler has atomic
    operations, as gcc and clang do.
-   The only process-wide datum is the table of backends, a pointer per device, written by
-   santa_register_backend at start-up.
+   Process-wide are only the table of backends, a pointer per device, written by
+   santa_register_backend at start-up, and whether the system lends AMX (>>options).
 
    >>memory
 
@@ -575,6 +575,7 @@
    SANTADEF               linkage of the functions
    SANTA_ASSERT(x)        internal invariants, default off
    SANTA_NO_SIMD          scalar code only
+   SANTA_NO_AMX           no AMX, and no question to the system
    SANTA_FILENAME         this file's name, default "santa.h": it includes itself for each
                           instruction set
    x86-64 (gcc, clang, MinGW-w64): scalar, AVX2 + FMA, AVX-512 (F, BW, DQ, VL, VNNI), chosen at
@@ -583,6 +584,15 @@
    multiple of 32, AVX-512 CPUs with BF16 (but Intel's, which are slower that way) and arm64
    compilers told of it (-march=armv8.2-a+bf16) multiply them as they are, two at once: products
    are exact, sums f32, so give a bf16 model's q as bf16. Numbers below 1.2e-38 are 0 there.
+   AMX (x86-64 Linux, gcc 11 or clang 12 and later) takes over the scores of bf16 K where more
+   than four query heads share a KV head and head_dim is a multiple of 32; all else is AVX-512's
+   code, with its bits. A q of f32 is multiplied as bf16 numbers that add up to it, sums are f32;
+   numbers of K below 1.2e-38, and such parts of q, are 0. Where the CPU has it, the first call
+   that names no other isa asks Linux to lend it to the process, by arch_prctl(
+   ARCH_REQ_XCOMP_PERM, 18). AVX-512 runs where that is refused: by an old Linux, by a sandbox, or
+   since a thread's signal stack is too small. Once it is lent, sigaltstack refuses stacks below
+   sysconf(_SC_MINSIGSTKSZ), some 11 KB, and a thread that computes with it has 8 KB more to be
+   saved. Tiles are released before a call returns. isa = SANTA_ISA_AVX512 does without.
 */
 #ifndef SANTA_H
 #define SANTA_H
@@ -4011,6 +4021,13 @@ static int64_t santa__mask_blocks(const santa_problem *p) {
 /* Blocks of query rows, which may begin within one. */
 static int64_t santa__q_blocks(int64_t q_len, int64_t block) { return (q_len + 2 * block - 2) / block; }
 
+/* Whether AMX does the scores: of these K, and where a group has more heads than AVX-512
+   multiplies while it waits for memory. */
+static int santa__has_tiles(const santa_problem *p) {
+    return p->a.k.dtype == SANTA_BF16 && p->head_dim % SANTA__PACK == 0 && p->group > 4
+           && !santa__is_bernoulli(&p->o);
+}
+
 SANTA__ONCE
 SANTADEF santa_status santa_problem_make(const santa_attention *a, const santa_options *o,
                                          santa_problem *problem) {
@@ -4031,6 +4048,7 @@ SANTADEF santa_status santa_problem_make(const santa_attention *a, const santa_o
     p.head_dim = a->k.shape[3];
     p.head_dim_v = a->v.shape[3];
     p.capacity = santa__capacity(a);
+    if (p.o.isa == SANTA_ISA_AMX && !santa__has_tiles(&p)) p.o.isa = SANTA_ISA_AVX512;
     p.scale = santa__sm_scale(a);
     if (a->k_scale > 0.0f) p.scale *= a->k_scale;
     p.v_scale = a->v_scale > 0.0f ? a->v_scale : 1.0f;
@@ -4127,7 +4145,7 @@ static int64_t santa__packed_bytes(int64_t d) {
     return (d + SANTA__PACK - 1) / SANTA__PACK * SANTA__PACKED;
 }
 
-/* Of all queries; for tiles whatever K is. */
+/* Of all queries. */
 static int64_t santa__pack_size(const santa_options *o, int64_t queries, int64_t d) {
     if (o->scores == SANTA_SCORES_Q8)
         return queries * ((d + SANTA__PACK_Q8 - 1) / SANTA__PACK_Q8 * SANTA__PACKED_Q8);
@@ -5022,9 +5040,7 @@ static void santa__bernoulli_query(santa__job *j) {
 
 static int santa__form(const santa__job *j) {
     if (j->o->scores == SANTA_SCORES_Q8) return SANTA__INTEGERS;
-    if (j->o->isa == SANTA_ISA_AMX && j->k.dtype == SANTA_BF16 && j->k.dim % SANTA__PACK == 0
-        && j->group > 4 && !santa__is_bernoulli(j->o))
-        return SANTA__TILES;
+    if (j->o->isa == SANTA_ISA_AMX) return SANTA__TILES;
     return j->p->a.q.dtype == SANTA_BF16 && j->k.dtype == SANTA_BF16 && j->k.dim % SANTA__PACK == 0
            && !santa__is_bernoulli(j->o) && santa__has_dot_bf16(j->kernel) ? SANTA__PAIRS : SANTA__FLOATS;
 }
@@ -12489,6 +12505,7 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
 #undef SANTA__ONCE
 #undef SANTA__ON_any
 #undef SANTA__ON_arm64
+#undef SANTA__ON_tiles
 #undef SANTA__ON_x86
 #undef SANTA__PART
 #undef SANTA__PREFETCH
@@ -12503,8 +12520,10 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
 #undef SANTA__UNROLL_4
 #undef SANTA__UNROLL_REGISTERS
 #undef SANTA__VECTORS
+#undef SANTA__AMX
 #undef SANTA__X86
 #undef santa__draw_none
+#undef santa__kernels_amx
 
 #ifdef __cplusplus
 }
@@ -13623,7 +13642,7 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     copy of K; sparse prefill (SANTA_SAMPLE_ATTENTION, santa_mask_shape);
                     key_list; ranks;
                     heavy_index; num_combs; first_key and context_lens; kv_start; first_tokens;
-                    k_scales and v_scales, on GPUs, too;
+                    k_scales and v_scales, on GPUs, too; AMX (SANTA_ISA_AMX);
                     K and V of e5m2 and q4_0;
                     santa_problem, which backends get;
                     santa_method_from_name, santa_method_traits; santa_status_name,

@@ -81,7 +81,7 @@ static int same_stats(const santa_stats *a, const santa_stats *b) {
            a->dense_rows == b->dense_rows;
 }
 
-enum { PLAIN, CAUSAL, BF16, BERNOULLI, GROUP_SCORES, SOME_DENSE, SHAPES };
+enum { PLAIN, CAUSAL, BF16, MANY_HEADS, BERNOULLI, GROUP_SCORES, SOME_DENSE, SHAPES };
 
 /* Six ragged sequences, and the options for a method. */
 static ref_spec shape_spec(int shape, santa_method method, santa_options *o) {
@@ -98,6 +98,7 @@ static ref_spec shape_spec(int shape, santa_method method, santa_options *o) {
             s.q_len = 3; s.causal = 1; s.window = 150; s.alibi = s.sinks = 1; s.head_dim = 33; break;
         case BF16:
             s.k_type = s.v_type = SANTA_BF16; s.heads = 8; s.head_dim_v = 65; s.soft_cap = 5.0f; break;
+        case MANY_HEADS: s.k_type = SANTA_BF16; s.heads = 14; s.head_dim = 64; break;     /* AMX's */
         case BERNOULLI:    o->scores = SANTA_SCORES_BERNOULLI_IID; break;
         case SOME_DENSE:
             o->dense_below = 168; s.k_type = SANTA_E4M3; s.heads = 9; s.kv_heads = 9; s.head_dim = 8; break;

@@ -378,6 +378,56 @@ static void infinite_k(void) {
         }
 }
 
+/* ------------------------------------------------------------ groups of many heads */
+
+/* bf16 keys for groups that AMX takes and those around them: queries of few bits and of many,
+   zeros, numbers beyond all others, infinities and NaN on both sides. Scores are of the same
+   kind as the scalar code's, and within rounding where finite. */
+static void many_heads_and_no_numbers(void) {
+    enum { MOST = 17, N = 131 };
+    static const int64_t groups[] = {4, 5, 8, 9, 12, 13, 17}, dims[] = {32, 64, 128, 288};
+    static const double odd[] = {0.0, -0.0, 1.0, -0.5, 1e30, -1e30, REF_INF, -REF_INF, (double)NAN, 1e-30};
+    static float scores[SANTA_ISA_COUNT][MOST * N];
+    test_rng state = test_rng_make(1);
+    for (int turn = 0; turn < (test_quick ? 28 : 280); turn++) {
+        ref_spec s = ref_spec_make(groups[turn % 7], 1, N - turn % 19, dims[turn / 7 % 4]);
+        const int64_t group = s.heads, d = s.head_dim;
+        ref_problem p;
+        s.k_type = SANTA_BF16;
+        if (turn & 1) s.q_type = SANTA_BF16;
+        if (turn & 2) s.page_size = 7;
+        if (turn & 4) s.sm_scale = 0.125f;     /* queries of bf16 keep their few bits */
+        ref_build(&p, &s);
+        for (int i = 0; i < turn % 5; i++) {
+            p.q[test_below(&state, group) * d + test_below(&state, d)] = odd[test_below(&state, 10)];
+            p.k[test_below(&state, s.len) * d + test_below(&state, d)] = odd[test_below(&state, 10)];
+        }
+        ref_write(&p);
+        FOR_EACH_ISA (isa) {
+            santa_options o = ref_options(SANTA_DENSE, 0, 0);
+            o.isa = isa;
+            const size_t bytes = santa_workspace_size(&p.a, &o);
+            void *workspace = test_alloc(bytes);
+            CHECK_STATUS(santa_scores(&p.a, &o, 0, 0, 0, scores[isa], s.len, workspace, bytes), SANTA_OK);
+            free(workspace);
+            for (int64_t i = 0; i < group * s.len; i++) {
+                const float want = scores[SANTA_ISA_SCALAR][i], got = scores[isa][i];
+                const int is_number = !test_is_nan(want) && want > -1e38f && want < 1e38f;
+                double size = 0.0;                                     /* of the products */
+                for (int64_t c = 0; c < d && is_number; c++)
+                    size += fabs(p.q[i / s.len * d + c] * p.k[i % s.len * d + c]);
+                if (is_number ? !(fabs((double)got - (double)want) <= 1e-6 * (size + 1.0))
+                              : test_is_nan(want) ? !test_is_nan(got) : !(got == want)) {
+                    CHECK_MSG(0, "%s, turn %d, group %d, head dim %d, score %d: %g, not %g", santa_isa_name(isa),
+                              turn, (int)group, (int)d, (int)i, (double)got, (double)want);
+                    break;
+                }
+            }
+        }
+        ref_free(&p);
+    }
+}
+
 const test_case suite_kernels[] = {
     {"an instruction set needs all its features", isa_needs_its_features},
     {"the choice of an instruction set", choice},
@@ -393,5 +443,6 @@ const test_case suite_kernels[] = {
     {"NaN in K", nan_in_k},
     {"NaN in V", nan_in_v},
     {"infinities in K", infinite_k},
+    {"bf16 for many heads, with no numbers", many_heads_and_no_numbers},
     {0, 0},
 };

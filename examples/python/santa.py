@@ -1374,7 +1374,7 @@ def decode(q: Array, k: Array, v: Array, *, out: Optional[Array] = None, lse: Un
     causal       False: a row sees all keys, also later ones
     method       a name of methods(); "top_k" is "top-k"
     scores       "exact", "bernoulli_iid", "bernoulli_strat", "group_iid", "group_strat", "q8", "proxy"
-    stash        "default", "f32", "f16", "u8";    isa: "auto", "scalar", "avx2", "avx512", "neon"
+    stash        "default", "f32", "f16", "u8";    isa: "auto", "scalar", "avx2", "avx512", "amx", "neon"
     proxy        a Proxy, or the bytes of one (then proxy_bits, too); drawn from with scores="proxy"
     vattention   a dict of sink_tokens, local_tokens, heavy_tokens, base_samples, epsilon, delta,
                  guarantee ("denominator", "full"), bound ("clt", "hoeffding"), audit (True:
