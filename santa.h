@@ -585,14 +585,15 @@
    compilers told of it (-march=armv8.2-a+bf16) multiply them as they are, two at once: products
    are exact, sums f32, so give a bf16 model's q as bf16. Numbers below 1.2e-38 are 0 there.
    AMX (x86-64 Linux, gcc 11 or clang 12 and later) takes over the scores of bf16 K where more
-   than four query heads share a KV head and head_dim is a multiple of 32; all else is AVX-512's
-   code, with its bits. A q of f32 is multiplied as bf16 numbers that add up to it, sums are f32;
-   numbers of K below 1.2e-38, and such parts of q, are 0. Where the CPU has it, the first call
-   that names no other isa asks Linux to lend it to the process, by arch_prctl(
-   ARCH_REQ_XCOMP_PERM, 18). AVX-512 runs where that is refused: by an old Linux, by a sandbox, or
-   since a thread's signal stack is too small. Once it is lent, sigaltstack refuses stacks below
-   sysconf(_SC_MINSIGSTKSZ), some 11 KB, and a thread that computes with it has 8 KB more to be
-   saved. Tiles are released before a call returns. isa = SANTA_ISA_AVX512 does without.
+   than four query heads share a KV head and head_dim is a multiple of 32; all else is
+   AVX-512's code, with its bits. A q of f32 is multiplied as bf16 numbers that add up to it,
+   sums are f32; numbers of K below 1.2e-38, and such parts of q, are 0. Where the CPU has it,
+   the first call that names no other isa asks Linux to lend it to the process:
+   arch_prctl(ARCH_REQ_XCOMP_PERM, 18). AVX-512 runs where that is refused: by an old Linux, by
+   a sandbox, or since a thread's signal stack is too small. Once it is lent, sigaltstack
+   refuses stacks below sysconf(_SC_MINSIGSTKSZ), some 11 KB, and a thread that computes with it
+   has 8 KB more to be saved. Tiles are released before a call returns. isa = SANTA_ISA_AVX512
+   does without.
 */
 #ifndef SANTA_H
 #define SANTA_H
@@ -2862,12 +2863,11 @@ SANTA__INLINE void santa__codes_avx512(int bits, const char *codes, int64_t step
 /* ------------------------------------------------------------ >>kernels-amx */
 
 /* Scores of bf16 K for groups of more than four heads; the rest is AVX-512's. 16 rows of K, as
-   they lie in memory, are a tile, 32 features of four queries another (see santa__pack_tiles):
-   16 cycles, where AVX-512's take 20 for a row and four heads. With four heads or fewer it is
-   memory that both wait for. */
+   they lie in memory, are a tile, 32 features of four queries another (see santa__pack_tiles).
+   With four heads or fewer it is memory that both AVX-512 and tiles wait for. */
 #ifdef SANTA__AMX
 /* Linux lends the tiles to a process that asks for them: XTILEDATA, 18, by arch_prctl's
-   ARCH_REQ_XCOMP_PERM. Asked once: both the question and cpuid take longer than a small call. */
+   ARCH_REQ_XCOMP_PERM. Asked once: the question, and cpuid, take longer than a small call. */
 static int santa__ask_for_tiles(void) {
     const unsigned wanted = 1u << 22 | 1u << 24;                      /* amx-bf16, amx-tile */
     unsigned a = 0, b = 0, c = 0, d = 0;
@@ -4150,7 +4150,7 @@ static int64_t santa__pack_size(const santa_options *o, int64_t queries, int64_t
     if (o->scores == SANTA_SCORES_Q8)
         return queries * ((d + SANTA__PACK_Q8 - 1) / SANTA__PACK_Q8 * SANTA__PACKED_Q8);
     if (o->isa == SANTA_ISA_AMX)
-        return (queries + SANTA__TILES_BEYOND) * ((d + SANTA__PACK - 1) / SANTA__PACK * SANTA__PACKED_TILES);
+        return (queries + SANTA__TILES_BEYOND) * (d / SANTA__PACK * SANTA__PACKED_TILES);
     return queries * santa__packed_bytes(d);
 }
 
@@ -4186,7 +4186,8 @@ static void santa__plan_begin(santa__plan *p, const santa_options *o, int64_t gr
     p->is_shared = chunks > 0;
     p->stats = santa__part(p, d > 0, sizeof(santa_stats));
     p->q = santa__part(p, p->queries * p->d_pad, 4);
-    p->packed = santa__part(p, d > 0 && !santa__is_bernoulli(o) ? santa__pack_size(o, p->queries, d) : 0, 1);
+    p->packed =
+        santa__part(p, d > 0 && !santa__is_bernoulli(o) ? santa__pack_size(o, p->queries, d) : 0, 1);
     p->coef = santa__part(p, santa__is_bernoulli(o) ? p->queries * p->d_pad : 0, 4);
     p->active = santa__part(p, p->d_pad, 4);
     p->tally = santa__part(p, is_copied || router, sizeof(santa__tally));

@@ -66,7 +66,7 @@ typedef struct product { void (*run)(tile *t); double operations; const char *na
 /* The one with the instruction set that santa.h takes. */
 static product product_of(santa_isa isa, santa_dtype type) {
     if (isa == SANTA_ISA_AUTO) isa = santa_best_isa();
-    if (isa == SANTA_ISA_AMX) isa = SANTA_ISA_AVX512;                /* of which it takes decoding's scores */
+    if (isa == SANTA_ISA_AMX) isa = SANTA_ISA_AVX512;                    /* all but scores of decoding */
     (void)type;
 #ifdef HAS_PRODUCT_BF16
     if (isa == SANTA_ISA_AVX512 && type == SANTA_BF16 && __builtin_cpu_supports("avx512bf16")

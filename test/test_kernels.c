@@ -418,8 +418,9 @@ static void many_heads_and_no_numbers(void) {
                     size += fabs(p.q[i / s.len * d + c] * p.k[i % s.len * d + c]);
                 if (is_number ? !(fabs((double)got - (double)want) <= 1e-6 * (size + 1.0))
                               : test_is_nan(want) ? !test_is_nan(got) : !(got == want)) {
-                    CHECK_MSG(0, "%s, turn %d, group %d, head dim %d, score %d: %g, not %g", santa_isa_name(isa),
-                              turn, (int)group, (int)d, (int)i, (double)got, (double)want);
+                    CHECK_MSG(0, "%s, turn %d, group %d, head dim %d, score %d: %g, not %g",
+                              santa_isa_name(isa), turn, (int)group, (int)d, (int)i, (double)got,
+                              (double)want);
                     break;
                 }
             }
