@@ -5,21 +5,24 @@
      make bench-compare ISA=avx2               OLD is HEAD if not given
      make bench-compare NEW=HEAD OLD=HEAD      one against itself: what is noise
      make bench-compare DIM=80                 of another head_dim, 128 if not given
+     build/compare/compare --heads 64/8        of other heads
+     build/compare/compare --cpu-time          of one thread on a busy machine
      make bench-compare COPY=1                 what can score by a copy of K in 4 bits, so
      build/compare/compare --help              all options
    Prints CSV: medians of the times, the median over the rounds of new / old with its quartiles,
-   and whether both gave the same bits. One decode step, batch 1, 32 query heads, 8 KV heads,
-   Gaussian data, 128 draws; the query is f32, to bf16 K bf16. Every timed call works
-   on the next window of an arena several times the last-level cache, so K and V come from
-   memory; with --quick there is one window. */
+   and whether both gave the same bits. One decode step, batch 1, 32 query heads on 8 KV heads,
+   Gaussian data, 128 draws; the query is f32, to bf16 K bf16. Every timed call works on the
+   next window of an arena several times the last-level cache, so K and V come from memory;
+   with --quick there is one window. */
 #define _DEFAULT_SOURCE
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"
+#include <inttypes.h>
 #include "bench.h"
 #include "program.h"
 #include "compare.h"
 
-enum { HEADS = 32, KV_HEADS = 8, SAMPLES = 128, MIN_ROUNDS = 7, MAX_ROUNDS = 10000, MAX_CELLS = 10000 };
+enum { MOST_HEADS = 64, SAMPLES = 128, MIN_ROUNDS = 7, MAX_ROUNDS = 10000, MAX_CELLS = 10000 };
 
 typedef struct method { const char *name; } method;
 static const method methods[] = {
@@ -30,7 +33,8 @@ static const method methods[] = {
 enum { METHODS = sizeof methods / sizeof *methods };
 
 static struct settings {
-    int quick, copy;                                 /* copy: score by copies of K */
+    int quick, copy, cpu_time;                       /* copy: score by copies of K */
+    int64_t heads, kv_heads;
     unsigned types, layouts, methods;                /* bit i: entry i of the table */
     const isa_name *isa;
     int64_t n[MAX_LIST], threads[MAX_LIST];          /* ascending */
@@ -42,8 +46,8 @@ static struct settings {
 static const compare_side *const side[2] = { &old_side, &new_side };
 static const char *const side_name[2] = { "old", "new" };
 
-static float query[HEADS * DIM], output[2][HEADS * DIM], lse[2][HEADS];
-static uint16_t query_bf16[HEADS * DIM];
+static float query[MOST_HEADS * DIM], output[2][MOST_HEADS * DIM], lse[2][MOST_HEADS];
+static uint16_t query_bf16[MOST_HEADS * DIM];
 
 /* ------------------------------------------------------------ one cell */
 
@@ -52,14 +56,14 @@ static struct { char *data; size_t size, count; } copies;                /* of K
 static void make_copies(const element *e, const layout *l, int64_t n, size_t window) {
     santa_attention a;
     memset(&a, 0, sizeof a);
-    a.k = l->k(arena.data, e->dtype, n, KV_HEADS);
+    a.k = l->k(arena.data, e->dtype, n, set.kv_heads);
     copies.count = arena.bytes / window;
     copies.size = santa_proxy_size(&a);
     if (!copies.size) fail("no copies of this K");
     free(copies.data);
     copies.data = (char *)allocate(copies.size * copies.count);
     for (size_t i = 0; i < copies.count; i++) {
-        a.k = l->k(arena.data + i * window, e->dtype, n, KV_HEADS);
+        a.k = l->k(arena.data + i * window, e->dtype, n, set.kv_heads);
         a.proxy = copies.data + i * copies.size;
         if (santa_proxy_encode(&a, 0, n, NULL) != SANTA_OK) fail("no copies of this K");
     }
@@ -91,7 +95,15 @@ static void check(compare_call *c, result *r) {
         decode(c, s);
     }
     r->same = !memcmp(output[0], output[1], sizeof output[0]) && !memcmp(lse[0], lse[1], sizeof lse[0]);
-    r->off = santa_relative_l2(output[1], output[0], HEADS * DIM);
+    r->off = santa_relative_l2(output[1], output[0], c->heads * DIM);
+}
+
+/* Of the clock, or of the CPU's time for this process. */
+static double time_now(void) {
+    struct timespec t;
+    if (!set.cpu_time) return now();
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* A round times each side once; who is first changes. */
@@ -106,9 +118,9 @@ static result measure(compare_call *c, size_t window) {
         for (int i = 0; i < 2; i++) {
             const int s = (rounds + i) % 2;
             at_window(c, next_window(window), window);
-            const double begin = now();
+            const double begin = time_now();
             decode(c, s);
-            t[s][rounds] = now() - begin;
+            t[s][rounds] = time_now() - begin;
         }
         ratio[rounds] = t[1][rounds] / t[0][rounds];
     }
@@ -160,13 +172,13 @@ static void run_cell(compare_call *c, size_t window) {
 
 /* All cells of a type, layout and context. */
 static void run_cells(const element *e, const layout *l, int64_t n) {
-    const size_t window = 2 * (size_t)bytes_of(e, n * KV_HEADS * DIM);
+    const size_t window = 2 * (size_t)bytes_of(e, n * set.kv_heads * DIM);
     if (set.copy) make_copies(e, l, n, window);
     for (int m = 0; m < METHODS; m++)
         for (int t = 0; t < set.thread_count; t++) {
             compare_call c = {
                 .type = e->name, .layout = l->name, .method = methods[m].name, .isa = set.isa->name,
-                .n = n, .heads = HEADS, .kv_heads = KV_HEADS, .num_samples = SAMPLES,
+                .n = n, .heads = set.heads, .kv_heads = set.kv_heads, .num_samples = SAMPLES,
                 .threads = set.threads[t], .parallel_for = run_tasks,
                 .q = e->dtype == SANTA_BF16 ? (const void *)query_bf16 : (const void *)query,
                 .out = output[0], .lse = lse[0],
@@ -176,7 +188,7 @@ static void run_cells(const element *e, const layout *l, int64_t n) {
 }
 
 static void run_type(const element *e) {
-    const size_t longest = 2 * (size_t)bytes_of(e, set.n[set.n_count - 1] * KV_HEADS * DIM);
+    const size_t longest = 2 * (size_t)bytes_of(e, set.n[set.n_count - 1] * set.kv_heads * DIM);
     const size_t cold = set.quick ? 0 : 3 * last_level_cache();
     fill_arena(e, longest > cold ? longest : cold);
     for (int l = 0; l < LAYOUTS; l++)
@@ -199,6 +211,8 @@ static void usage(void) {
            "  --seconds S     for each cell [3]\n"
            "  --n LIST        contexts [4096,32k]\n"
            "  --threads LIST  [1,2]\n"
+           "  --heads H/KV    query and KV heads, to 64/64 [32/8]\n"
+           "  --cpu-time      the CPU's time in place of the clock's, for busy machines; one thread\n"
            "  --old TEXT, --new TEXT   where the two come from, for the first lines\n"
            "  --copy          scores by a copy of K in 4 bits; methods pps,top-k,vattention,sys\n"
            "and, of lists one or more, of isa one for all:\n");
@@ -210,15 +224,17 @@ static void usage(void) {
 
 static void parse(int argc, char **argv) {
     const char *types = "f32,f16,bf16,e4m3,q8_0", *places = "NHD,HND", *names = NULL, *isa = "auto";
-    const char *n = NULL, *threads = "1,2", *seconds = NULL;
+    const char *n = NULL, *threads = NULL, *seconds = NULL, *heads = "32/8";
     const struct { const char *name, **value; } texts[] = {
         { "--types", &types }, { "--layouts", &places }, { "--methods", &names }, { "--isa", &isa },
-        { "--n", &n }, { "--threads", &threads }, { "--seconds", &seconds },
+        { "--n", &n }, { "--heads", &heads }, { "--threads", &threads }, { "--seconds", &seconds },
         { "--old", &set.origin[0] }, { "--new", &set.origin[1] },
     };
     for (int i = 1; i < argc; i++) {
         const int quick = !strcmp(argv[i], "--quick"), copy = !strcmp(argv[i], "--copy");
-        int known = quick || copy;
+        const int cpu_time = !strcmp(argv[i], "--cpu-time");
+        int known = quick || copy || cpu_time;
+        set.cpu_time |= cpu_time;
         set.quick |= quick;
         set.copy |= copy;
         for (size_t t = 0; t < sizeof texts / sizeof *texts && !known; t++)
@@ -234,7 +250,11 @@ static void parse(int argc, char **argv) {
     if (!names) names = set.copy ? "pps,top-k,vattention,sys" : "dense,sys";
     set.methods = NAMES_IN(names, methods, METHODS);
     set.n_count = numbers_in(n ? n : set.quick ? "4096" : "4096,32k", INT32_MAX, set.n);
-    set.thread_count = numbers_in(threads, MAX_THREADS, set.threads);
+    set.thread_count = numbers_in(threads ? threads : set.cpu_time ? "1" : "1,2", MAX_THREADS, set.threads);
+    if (sscanf(heads, "%" SCNd64 "/%" SCNd64, &set.heads, &set.kv_heads) != 2 || set.kv_heads < 1
+        || set.heads > MOST_HEADS || set.heads < set.kv_heads || set.heads % set.kv_heads)
+        refuse("--heads wants H/KV");
+    if (set.cpu_time && set.threads[set.thread_count - 1] > 1) refuse("--cpu-time is of one thread");
     set.seconds = seconds ? atof(seconds) : set.quick ? 0.2 : 3.0;
     set.isa = isa_in(isa);
     if (!set.types || !set.layouts || !set.methods || !set.n_count || !set.thread_count)
@@ -245,9 +265,10 @@ int main(int argc, char **argv) {
     uint64_t state = 1;
     parse(argc, argv);
     start_workers(set.threads[set.thread_count - 1] - 1);
-    for (int i = 0; i < HEADS * DIM; i++) query_bf16[i] = santa_f32_to_bf16(query[i] = gauss(&state));
+    for (int i = 0; i < MOST_HEADS * DIM; i++) query_bf16[i] = santa_f32_to_bf16(query[i] = gauss(&state));
     print_machine(set.isa->isa);
-    printf("# head_dim %d%s\n", DIM, set.copy ? ", scores by a copy of K in 4 bits" : "");
+    printf("# head_dim %d, heads %d/%d%s%s\n", DIM, (int)set.heads, (int)set.kv_heads,
+           set.copy ? ", scores by a copy of K in 4 bits" : "", set.cpu_time ? ", CPU time" : "");
     for (int s = 0; s < 2; s++)
         printf("# %s: santa.h %d.%d.%d%s%s\n", side_name[s], side[s]->version / 10000,
                side[s]->version / 100 % 100, side[s]->version % 100, set.origin[s] ? " of " : "",
