@@ -332,7 +332,8 @@
    again with exact scores. stats counts both. A key that the copy underrates by x is drawn
    exp(-x) times as often and weighs exp(x) times as much where it is drawn: rare large errors
    that no guard sees, which is what 4 bits, the rotation and the rescue are for. One that it
-   puts 87 below the best is never drawn. Take 2 bits only with rescue, of 4 * num_samples keys
+   puts 87 below the best is never drawn, none is, nor rescued, where the best of those read
+   exactly is 69 above all of them. Take 2 bits only with rescue, of 4 * num_samples keys
    where scores spread by 4 and more, and not where one feature of K is many times the others:
    draws of sys and prop may be far off there, and no guard sees it. lse loses what the copy
    overrates a key by to rounding, which matters from some 10 on; of top-k, too, which has no
@@ -911,7 +912,8 @@ typedef struct santa_attention {
        bias, not spread.
        Score noise (Bernoulli) is not in it, nor what a rounded stash moves within a block: pps
        has 0 where all keys are sure, yet is off by that. Infinity when there are too few
-       draws, as with one key beside sure ones from a copy; NaN where out has one */
+       draws: of pps less than two keys beside the sure ones, from a copy less than two in all,
+       where more than 1e-4 of V hangs on them; NaN where out has one */
     float       *std_error;
     const int32_t *seq_lens;       /* [batch] valid keys, or NULL: all of len (or of
                                       max_pages * page_size) */
@@ -6600,6 +6602,11 @@ static void santa__pick_and_gather(santa__job *j, int64_t span, int64_t from, in
 
 /* ------------------------------------------------------------ >>sizes */
 
+/* A square of an error, relative to V, that is none. And what is surely drawn: a chance that
+   is 1 but for a rounding. */
+#define SANTA__NO_ERROR 1e-8
+#define SANTA__SURE     0.999999f
+
 /* Estimate of sqrt(E|out - exact|^2) for one head: each key but the sure ones differs from the
    others' mean of w v, as in a sample without replacement (Deville's form of Hajek's). Where
    the sure keys take up what is missing, v counts from their mean. */
@@ -6609,30 +6616,33 @@ static float santa__sizes_error(const santa__job *j, const santa__mass *x, const
     float *row = SANTA__PART(float, j, row_a), *mean = SANTA__PART(float, j, row_b);
     float *anchor = SANTA__PART(float, j, anchor);
     const int64_t dv = j->v.dim;
-    double open = 0.0, sure = 0.0, total = 0.0;
+    double open = 0.0, sure = 0.0, total = 0.0, mass = x->sure;
     int64_t i, c, n = 0;
     memset(mean, 0, (size_t)dv * sizeof *mean);
     memset(anchor, 0, (size_t)dv * sizeof *anchor);
     for (i = 0; i < l->rows; i++) {
-        if (x->chance[i] < 1.0f) { n++; open += 1.0 - (double)x->chance[i]; }
-        else sure += (double)weight[i];
+        if (x->chance[i] < SANTA__SURE) { n++; open += 1.0 - (double)x->chance[i]; }
+        else {
+            sure += (double)weight[i];
+            if (x->chance[i] < 1.0f) mass += (double)weight[i];
+        }
     }
-    if (n == 0 && x->sure > 1.0 - 1e-5) return 0.0f;                  /* all that counts is sure */
+    if (n == 0 && mass > 1.0 - 1e-5) return 0.0f;                  /* all that counts is sure */
     if (n < 2) return santa__inf();
-    for (i = 0; i < l->rows && x->sure >= SANTA__ANCHOR && sure != 0.0; i++) {
-        if (x->chance[i] < 1.0f) continue;
+    for (i = 0; i < l->rows && mass >= SANTA__ANCHOR && sure != 0.0; i++) {
+        if (x->chance[i] < SANTA__SURE) continue;
         santa__load_row(&j->v, j->kernel, l->index[i], row);
         for (c = 0; c < dv; c++) anchor[c] += (float)((double)weight[i] / sure) * row[c];
     }
     for (i = 0; i < l->rows; i++) {
         const float part = (float)((1.0 - (double)x->chance[i]) / open) * weight[i];
-        if (!(x->chance[i] < 1.0f)) continue;
+        if (!(x->chance[i] < SANTA__SURE)) continue;
         santa__load_row(&j->v, j->kernel, l->index[i], row);
         for (c = 0; c < dv; c++) mean[c] += part * (row[c] - anchor[c]);
     }
     for (i = 0; i < l->rows; i++) {
         double dist = 0.0;
-        if (!(x->chance[i] < 1.0f)) continue;
+        if (!(x->chance[i] < SANTA__SURE)) continue;
         santa__load_row(&j->v, j->kernel, l->index[i], row);
         for (c = 0; c < dv; c++) {
             const double d = (double)weight[i] * (double)(row[c] - anchor[c]) - (double)mean[c];
@@ -6998,10 +7008,17 @@ static double santa__copied_rest(const santa__mass *m, float max, double fixed) 
     return fixed > 0.0 ? fixed * exp(SANTA__MIN((double)max - (double)m->m, 600.0)) : 0.0;
 }
 
+/* The keys that are read exactly hide those whose largest score is 100 octaves below theirs:
+   neither rescue nor draws could find any of these that counts. */
+static int santa__hides(const santa__mass *m, float fixed_max, double fixed) {
+    return fixed > 0.0 && m->total > 0.0 && (double)fixed_max - (double)m->m > 69.3147180559945309;
+}
+
 /* Sums and shares, beside what is read exactly. A head with a NaN has none. */
 static void santa__copied_shares(const santa__job *j, santa__mass *m, float fixed_max, double fixed) {
     if (santa__prefix(m)) m->total = (double)santa__nan();
     m->rest = santa__copied_rest(m, fixed_max, fixed);
+    if (!santa__selects(j->o) && santa__hides(m, fixed_max, fixed)) m->total = 0.0;
     if (!santa__selects(j->o)) santa__mass_units(m, 0);
 }
 
@@ -7247,13 +7264,14 @@ static void santa__copied_scale(const santa__job *j, int64_t x, const santa__mas
 /* Estimate of sqrt(E|out - exact|^2) for one of `heads` heads that drew together: the larger of
    two formulas. From the drawn keys, as if each came by itself: it is 0 where nothing light was
    drawn. From the copy: the sum of p^^2 (1 / pi - 1) over all keys, times the mean square
-   distance of the light rows drawn, moved towards that of all rows by four of these. */
+   distance of the light rows drawn, moved towards that of all rows by four of these. From the
+   output, not the mean: n / (n - 1). */
 static float santa__copied_error(const santa__job *j, int64_t h, int64_t heads, const santa__mass *mass,
                                  const santa__picks *l, const santa__copied_head *x) {
     const santa__mass *m = &mass[h];
     const float *weight = l->weight + h * j->plan->capacity;
     float *row = SANTA__PART(float, j, row_a), size[SANTA_BLOCK];
-    const double whole = x->weight + m->rest / (m->total + m->rest);
+    const double whole = x->weight + m->rest / (m->total + m->rest), n = (double)l->rows;
     double seen = 0.0, light = 0.0, light_weight = 0.0, all = 0.0, bracket = 0.0, rows = 0.0;
     int64_t i, b, c;
     for (b = 0; b < m->blocks; b++) {
@@ -7264,7 +7282,7 @@ static float santa__copied_error(const santa__job *j, int64_t h, int64_t heads, 
             if (p > 0.0 && pi < 1.0) bracket += p * p * (1.0 / pi - 1.0);
         }
     }
-    if (l->rows == 0) return bracket > 0.0 ? santa__inf() : 0.0f;
+    if (l->rows < 2) return bracket > SANTA__NO_ERROR ? santa__inf() : 0.0f;
     for (i = 0; i < l->rows; i++) {
         const double open = 1.0 - (double)m->chance[i];
         double dist = 0.0;
@@ -7281,7 +7299,8 @@ static float santa__copied_error(const santa__job *j, int64_t h, int64_t heads, 
         rows += 1.0;
     }
     light = light_weight > 0.0 ? (light / light_weight * rows + 4.0 * all) / (rows + 4.0) : all;
-    return (float)(sqrt(SANTA__MAX(seen / (whole * whole), bracket * light)) * x->scale * x->state.d);
+    return (float)(sqrt(SANTA__MAX(seen / (whole * whole), bracket * light) * n / (n - 1.0))
+                   * x->scale * x->state.d);
 }
 
 /* A head once more, with exact scores: as its method does it without a copy, pps as in a group
@@ -9733,7 +9752,7 @@ static int64_t santa__meet_guards(santa__team *team) {
         m->rest = santa__copied_rest(m, head->fixed_max, head->fixed);
         head->is_rescued = is_top;
         rescued += is_top;
-        if (is_top) continue;
+        if (is_top || santa__hides(m, head->fixed_max, head->fixed)) continue;
         head->expected = santa__expected_variance(m, spread / (m->total + m->rest));
         head->is_rescued = head->expected > o->rescue_above && o->rescue_keys > 0;
         rescued += head->is_rescued;

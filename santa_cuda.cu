@@ -10705,7 +10705,8 @@ __device__ __forceinline__ void settle_head(const params &p, draw_memory &s, con
     const float top = fmaxf(m, fixed_top);
     const double fixed = (double)(fixed_top < MASK_LIMIT ? 0.0f : pow2(fixed_top - top))
                        * (double)fixed_sum;
-    const bool good = total <= DBL_MAX && total > 0.0;
+    const bool good = total <= DBL_MAX && total > 0.0                   /* as santa__hides */
+                   && !(fixed_sum > 0.0f && fixed_top - m > 100.0f);
     const double copied = good ? total * (double)pow2(m - top) : 0.0, all = copied + fixed;
     const float inverse = all > 0.0 ? 1.0f / (float)all : 0.0f;
     if (lane) return;
@@ -14279,7 +14280,7 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
                         of_keys[0] += 1.0;
                         of_keys[4] += x;
                     }
-                } else if (open > 0.0) {
+                } else if (open > 1e-6) {
                     w[0] = open * x * x;
                     w[1] = open * x;
                     of_keys[0] += 1.0;
@@ -14345,7 +14346,8 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
         const double dist = of_keys[4] > 0.0
             ? (light / of_keys[4] * of_keys[0] + 4.0 * all) / (of_keys[0] + 4.0) : all;
         const double drawn = seen / (whole * whole), known = bracket * dist;
-        total = rows > 0.0 ? drawn < known ? known : drawn : bracket > 0.0 ? (double)INFINITY : 0.0;
+        total = rows < 2.0 ? bracket > 1e-8 ? (double)INFINITY : 0.0
+                           : (drawn < known ? known : drawn) * rows / (rows - 1.0);
     } else {
         const double count = of_keys[0], open = of_keys[1], sure = of_keys[2],
                      anchor = sure >= 0.25 ? linear[2] / sure : 0.0,

@@ -1069,15 +1069,18 @@ static void useless_copies(void) {
         }
 }
 
-/* One key along a single rotated feature, which few bits cut short: by the copy it has far less
-   mass than it has. The guard sees it, or it is drawn; of 2 bits rarely neither. */
+/* One key along a single rotated feature, which few bits cut short: by the copy it has less
+   mass than it has. Of 4 bits its score is short by a fifth: it is drawn where it has a third of the
+   mass, and from a score of 15 on a guard trips. 2 bits leave it an eighth of its score: there
+   most draws miss it and no guard sees that, which is the manual's warning. */
 static void planted_key(void) {
-    enum { N = 1024, D = 64, AT = 11 };
-    for (int bits = 2; bits <= 4; bits += 2) {
+    enum { N = 1024, D = 64, AT = 11, CALLS = 20 };
+    for (int turn = 0; turn < 10; turn++) {
+        const int    bits = turn < 5 ? 4 : 2;
+        const double score = 9.0 + 2.0 * (double)(turn % 5);
         ref_problem p;
-        santa_stats x;
         double key[D], turned[D];
-        int missed = 0;
+        int missed = 0, tripped = 0;
         group_make(&p, 1, N, D, 8, 1.0, 5);
         for (int c = 0; c < D; c++) key[c] = ref_turn(c) * ref_parity_sign(AT, c) / 8.0;
         ref_rotate(key, D, turned);
@@ -1085,20 +1088,25 @@ static void planted_key(void) {
         for (int c = 0; c < D; c++) {
             for (int j = 0; j < N; j++) p.k[j * D + c] = (double)(float)(0.05 * p.k[j * D + c]);
             p.k[500 * D + c] = (double)(float)(8.0 * key[c]);
-            p.q[c] = (double)(float)(20.0 * key[c]);                   /* score 20, all others about 0 */
+            p.q[c] = (double)(float)(score * key[c]);                /* all others' are about 0 */
         }
         for (int c = 0; c < 8; c++) p.v[500 * 8 + c] = 5.0;
         ref_write(&p);
         unsigned char *memory = copy_make(&p, bits);
         double *exact = ref_exact(&p);
-        for (int i = 0; i < 40; i++) {
+        for (int i = 0; i < CALLS; i++) {
             const santa_options o =
                 proxy_options(i % 2 ? SANTA_PPS : SANTA_SYS, 64, test_seed + (uint64_t)i);
+            santa_stats x;
             if (!ref_run(&p, &o, &x)) return;
-            missed += ref_error2(&p, exact, NULL) > 0.01;
+            missed += ref_error2(&p, exact, NULL) > 50.0;        /* half of its mass or more */
+            tripped += x.rescued_rows + x.redone_rows > 0;
         }
-        CHECK_MSG(missed <= (bits == 4 ? 0 : 8), "%d bits: the planted key is missed in %d of 40 calls",
-                  bits, missed);
+        const char *format = "%d bits, score %g: missed in %d, a guard trips in %d of 20 calls";
+        if (bits == 4) CHECK_MSG(missed == 0, format, bits, score, missed, tripped);
+        if (bits == 4 && score >= 15.0) CHECK_MSG(tripped == CALLS, format, bits, score, missed, tripped);
+        if (bits == 2 && score <= 13.0)
+            CHECK_MSG(missed >= CALLS / 4, format, bits, score, missed, tripped);
         free(exact); free(memory);
         ref_free(&p);
     }
@@ -1571,6 +1579,44 @@ static void rows_alone(void) {
 
 /* ------------------------------------------------------------ error bars, others */
 
+/* One key alone says nothing of the others: no bar. Nor is one needed where what could be drawn
+   is nothing beside the keys read exactly: such a head is neither rescued nor drawn for. */
+static void few_draws(void) {
+    const santa_method methods[] = {SANTA_SYS, SANTA_PROP, SANTA_PPS};
+    for (int turn = 0; turn < 12; turn++) {
+        ref_problem p;
+        santa_stats x;
+        const int is_hidden = turn >= 6, reads = turn / 3 % 2;
+        group_make(&p, 1, 512, 32, 4, 1.5, 7 + (uint64_t)turn);
+        if (is_hidden) {
+            double square = 0.0;
+            for (int c = 0; c < 32; c++) square += p.q[c] * p.q[c];
+            for (int c = 0; c < 32; c++)
+                p.k[c] = (double)(float)(p.q[c] * (reads ? 110.0 : 85.0) * sqrt(32.0) / square);
+            ref_write(&p);
+        }
+        unsigned char *memory = copy_make(&p, turn % 2 ? 2 : 4);
+        for (int i = 0; i < 50; i++) {
+            santa_options o =
+                proxy_options(methods[turn % 3], is_hidden ? 128 : 1, test_seed + (uint64_t)i);
+            if (!is_hidden && !reads) o.proxy.sink_tokens = o.proxy.local_tokens = SANTA_NONE;
+            if (!is_hidden) o.proxy.rescue_above = o.proxy.exact_above = SANTA_NONE;
+            else o.proxy.rescue_above = 1e-6;
+            santa_clear_unused_options(&o);
+            if (!ref_run(&p, &o, &x)) return;
+            if (!is_hidden) CHECK(isinf(p.std_error[0]) && p.std_error[0] > 0.0f);
+            else {
+                CHECK(p.std_error[0] == 0.0f);
+                CHECK_INT(x.rescued_rows, 0);
+                CHECK_INT(x.k_rows_read, 4 + 64);
+                CHECK_INT(x.v_rows_read, 4 + 64);
+            }
+        }
+        free(memory);
+        ref_free(&p);
+    }
+}
+
 /* std_error against the error: Gaussian heads, 4 bits. */
 static void error_bar(void) {
     const int64_t draws = test_quick ? 100 : 400, heads = 4, dv = 16;
@@ -1782,6 +1828,7 @@ const test_case suite_proxy[] = {
     {"heads that 4 bits serve worst", spread_heads},
     {"useless copies", useless_copies},
     {"a key that the copy hides", planted_key},
+    {"the bar of too few draws, and of none that counts", few_draws},
     {"NaN and infinity", not_finite},
     {"equal, far and single scores", degenerate},
     {"a copy that is far off", far_copy},
