@@ -183,7 +183,7 @@
                      fewer features.
    SANTA_SCORES_PROXY
                      from a copy of K in 4 or 2 bits, see >>proxy: only the keys that are drawn
-                     are read in K. For pps, sys, prop, top-k, saap, vattention.
+                     are read in K. For pps, sys, prop, top-k, top-p, saap, vattention.
    SANTA_SCORES_Q8   q . k_j for K of q8_0 with q rounded likewise, 8 bits and a scale for each
                      32 features, and multiplied in integers, as ggml does: faster where the CPU
                      can (AVX-512), and each feature of q off by up to 1/254 of its block's
@@ -336,12 +336,13 @@
    exactly is 69 above all of them. Take 2 bits only with rescue, of 4 * num_samples keys
    where scores spread by 4 and more, and not where one feature of K is many times the others:
    draws of sys and prop may be far off there, and no guard sees it. lse loses what the copy
-   overrates a key by to rounding, which matters from some 10 on; of top-k, too, which has no
-   guard that would see it. A key with a NaN is a zero in its block's centre: left padding had
-   better be some real key.
+   overrates a key by to rounding, which matters from some 10 on; of top-k and top-p, too, which
+   have no guard that would see it. A key with a NaN is a zero in its block's centre: left
+   padding had better be some real key.
    pps: one comb for the heads of a group. sys, prop: one for each head; a key with S p^ >= 1 is
    there surely and counts once. num_combs must be 1.
    top-k: the num_samples keys of largest s^ with their exact scores, beside those always read.
+   top-p: the fewest of largest s^ that by the copy have top_p of what its keys have.
    vattention: the heavy tokens are those of largest s^, instead of the exact oracle's.
 
    The bytes, which may be stored with a cache (version 1). A block is N keys of one KV head, 64
@@ -695,7 +696,7 @@ extern "C" {
     X(ERR_PROXY_PAGE,          "a copy of a paged K wants a page_size in multiples of 16")                 \
     X(ERR_PROXY_LEN,           "a proxy_lens entry is negative")                                           \
     X(ERR_PROXY_RANGE,         "from, to or count is negative, or to is below from")                       \
-    X(ERR_PROXY_METHOD,        "SANTA_SCORES_PROXY is for sys, prop, pps, top-k, saap and vattention")     \
+    X(ERR_PROXY_METHOD,        "SANTA_SCORES_PROXY is for sys, prop, pps, top-k, top-p, saap, vattention") \
     X(ERR_PROXY_OPTIONS,                                                                                   \
       "a count of options.proxy is below SANTA_NONE, or a limit not finite, or below 0 and not SANTA_NONE")\
     X(ERR_BACKEND_PROXY,       "this device makes no copy of K")                                           \
@@ -821,7 +822,7 @@ enum {
                                 | SANTA_TILES                                                            \
                                 | SANTA_TILES_APART,             tiles,   masses,     flash, sampled)    \
     X(TOP_K,      "top-k",      SANTA_BIASED | SANTA_PROXIES,    top,     masses,     top_k, sampled)    \
-    X(TOP_P,      "top-p",      SANTA_BIASED,                    all,     masses,     top_p, sampled)    \
+    X(TOP_P,      "top-p",      SANTA_BIASED | SANTA_PROXIES,    all,     masses,     top_p, sampled)    \
     X(VATTENTION, "vattention", SANTA_ADAPTS | SANTA_PROXIES,    none,    vattention, none,  vattention) \
     X(PPS,        "pps",        SANTA_DRAWS | SANTA_SHARES_ROWS                                          \
                                 | SANTA_PROXIES,                 sizes,   sizes,      sizes, sizes)      \
@@ -4306,6 +4307,7 @@ static int64_t santa__capacity_tiles(const santa_options *o, int64_t n) {
 }
 
 static int64_t santa__capacity_sizes(const santa_options *o, int64_t n) {
+    if (o->method == SANTA_TOP_P) return n;
     return SANTA__MIN(o->num_samples, n - 1) + 1;                     /* num_samples of top-k may be any */
 }
 
@@ -7169,14 +7171,17 @@ static int64_t santa__rescue(const santa__job *j, int64_t x, const santa__mass *
     return rows;
 }
 
-/* The top keys of one head, for top-k: each is there surely. Over ranks the choice is made. */
+/* The top keys of one head, for top-k and top-p: each is there surely. Over ranks the choice is
+   made. */
 static void santa__draw_ranked(const santa__job *j, const santa__mass *m, const santa__copied_head *head,
                                santa__picks *l) {
     const int64_t n = m->blocks * SANTA_BLOCK;
     const double total = m->total + m->rest;
     uint32_t threshold = head->threshold;
     int64_t ties = head->ties, i = -1;
-    if (!santa__has_ranks(j->o))
+    if (j->o->method == SANTA_TOP_P)
+        santa__radix(m->u, n, SANTA__MASK_LIMIT, j->o->top_p * m->total, 1, m->m, &threshold, &ties);
+    else if (!santa__has_ranks(j->o))
         santa__select(m->u, n, m->max, (double)j->o->num_samples, &threshold, &ties);
     /* over ranks the threshold is what others said */
     while (l->rows < j->plan->capacity && (i = santa__next(m->u, i + 1, n, m->max, threshold, &ties)) < n) {

@@ -163,6 +163,7 @@ static const method methods[] = {
     { "iid",        DECODE,  SANTA_IID,        TOKENS,            0, NULL        },
     { "top-k",      DECODE,  SANTA_TOP_K,      TOKENS,            0, NULL        },
     { "top-k copy", DECODE,  SANTA_TOP_K,      TOKENS,            0, from_copy   },
+    { "top-p copy", DECODE,  SANTA_TOP_P,      TOKENS,            0, from_copy   },
     { "top-p",      DECODE,  SANTA_TOP_P,      TOKENS,            0, NULL        },
     { "vattention", DECODE,  SANTA_VATTENTION, TOKENS | PAGES,    1, ten_percent },
     { "vatt copy",  DECODE,  SANTA_VATTENTION, TOKENS,            0, from_copy   },

@@ -560,3 +560,15 @@
     {2, 0x50023fc9u, 0x26587d47u}, /* 558: saap */
     {0, 0xe829c139u, 0xc94f1762u}, /* 559: saap */
     {0, 0x3605fc63u, 0x39873ec8u}, /* 560: saap */
+    {0, 0x92ad529au, 0x320c40d4u}, /* 561: top-p */
+    {1, 0x1c0d9caau, 0x31b02b30u}, /* 562: top-p */
+    {0, 0x43fdf3e2u, 0xa160eb74u}, /* 563: top-p */
+    {0, 0x8020fe44u, 0x5ae77af9u}, /* 564: top-p */
+    {1, 0xfa757ad6u, 0x8334fbb9u}, /* 565: top-p */
+    {0, 0xc6411189u, 0xe140f7c1u}, /* 566: top-p */
+    {1, 0x976837fcu, 0xd0df2efeu}, /* 567: top-p */
+    {0, 0xf48bcdf3u, 0x2b8208afu}, /* 568: top-p */
+    {3, 0x5e0869d9u, 0xdb7ca745u}, /* 569: top-p */
+    {0, 0xb1d882b2u, 0x50d7c733u}, /* 570: top-p */
+    {0, 0x936256e5u, 0x23cc308cu}, /* 571: top-p */
+    {2, 0xada948a6u, 0xb2e46ee3u}, /* 572: top-p */
