@@ -1233,9 +1233,9 @@ typedef struct santa_stats {
        was read, and as found over the rows drawn */
     double  expected_variance, expected_variance_max;
     double  found_variance, found_variance_max;
-    /* saap: num_buckets sum n_c^2 / n^2 over the far keys' buckets, and the largest of these
-       n_c / n, means over query rows and KV heads; share of the softmax in the keys that were
-       read, mean over rows x heads that have keys, with measure_mass */
+    /* saap: num_buckets sum n_c^2 / n^2 over the far keys' buckets, and n_c / n of the largest
+       that was read whole, means over query rows and KV heads; share of the softmax in the keys
+       that were read, mean over rows x heads that have keys, with measure_mass */
     double  imbalance, largest_bucket, covered_mass;
 } santa_stats;
 
@@ -1399,9 +1399,10 @@ SANTADEF size_t       santa_kmeans_workspace_size(int64_t n, int64_t d, int64_t 
    santa_decode gives:
        santa_scores -> santa_sample (per head) -> santa_gather.
    The same bits, with two exceptions that agree within rounding: dense, which santa_decode sums
-   block by block, and a forced isa, since santa_gather takes the best one. Attention sinks are
-   not in them: santa_merge puts one in, as a part of out 0 and lse the sink. CPU tensors
-   only. */
+   block by block, and a forced isa, since santa_gather takes the best one. pps of a group draws
+   for each head alone here. From a copy of K the copy's scores are drawn from, and nothing
+   weighs the rows by K itself: other results. Attention sinks are not in them: santa_merge puts
+   one in, as a part of out 0 and lse the sink. CPU tensors only. */
 
 /* Scores of one query row for the group of query heads of one KV head:
    scores[g * scores_stride + j], j < seq_len, after scale, soft cap and ALiBi; masked keys are
@@ -8486,7 +8487,7 @@ static void santa__measure_mass(const santa__job *j, const santa__routed *routed
     }
 }
 
-/* How unequal the far keys' buckets are. */
+/* How unequal the far keys' buckets are, and the largest one read. */
 static void santa__count_buckets(const santa__job *j, const santa__bucket *bucket, int64_t num_far,
                                  santa__tally *tally) {
     const int64_t n = j->p->a.buckets->num_buckets;
@@ -8495,7 +8496,7 @@ static void santa__count_buckets(const santa__job *j, const santa__bucket *bucke
     if (num_far == 0) return;
     for (c = 0; c < n; c++) {
         squares += (double)bucket[c].count * (double)bucket[c].count;
-        largest = SANTA__MAX(largest, bucket[c].count);
+        if (bucket[c].use == SANTA__READ_WHOLE) largest = SANTA__MAX(largest, bucket[c].count);
     }
     tally->rows++;
     tally->imbalance += (int64_t)((double)n * squares / ((double)num_far * (double)num_far) * 1e6);

@@ -16028,7 +16028,7 @@ template <bool SCANS> struct router {
         each([&](int, bucket_span &y) {
             if (!routes) return;
             squares += (double)y.count * (double)y.count;
-            largest = max(largest, y.count);
+            if (is_read(y)) largest = max(largest, y.count);
         });
         __syncthreads();
         cta_scan<WARPS>(squares, s.scratch[0], &squares);

@@ -1073,9 +1073,9 @@ static void useless_copies(void) {
 }
 
 /* One key along a single rotated feature, which few bits cut short: by the copy it has less
-   mass than it has. Of 4 bits its score is short by a fifth: it is drawn where it has a third of the
-   mass, and from a score of 15 on a guard trips. 2 bits leave it an eighth of its score: there
-   most draws miss it and no guard sees that, which is the manual's warning. */
+   mass than it has. Of 4 bits its score is short by a fifth: it is drawn where it has a third
+   of the mass, and from a score of 15 on a guard trips. 2 bits leave it an eighth of its score:
+   most draws miss it, and no guard sees that, which is the manual's warning. */
 static void planted_key(void) {
     enum { N = 1024, D = 64, AT = 11, CALLS = 20 };
     for (int turn = 0; turn < 10; turn++) {
@@ -1707,8 +1707,8 @@ static void top_k(void) {
     }
 }
 
-/* The fewest keys of highest scores by the copy that have top_p of what its keys have, each with
-   its exact score, beside those always read: by a sort. */
+/* The fewest keys of highest scores by the copy that have top_p of what its keys have, each
+   with its exact score, beside those always read: by a sort. */
 static void top_p_by_copy(void) {
     enum { N = 360 };
     for (int turn = 0; turn < 30; turn++) {
