@@ -3252,7 +3252,7 @@ static santa__range santa__key_range(const santa_attention *a, int64_t b, int64_
 
 static int64_t santa__keys_of(santa__range r) { return r.end - r.begin - (r.gap_end - r.gap); }
 
-static int santa__sees(const santa__range *r, int64_t key) {
+static int santa__is_seen(const santa__range *r, int64_t key) {
     return key >= r->begin && key < r->end && (key < r->gap || key >= r->gap_end);
 }
 
@@ -3272,7 +3272,7 @@ static santa__range santa__key_range_of_ranks(const santa_attention *a, int64_t 
 /* Whether two elements share memory, as far as strides show it: from the smallest stride up,
    each must reach over all that the smaller ones span. (Strides that mesh without that are
    refused, too.) */
-static int santa__overlaps(const santa_tensor *t) {
+static int santa__has_overlap(const santa_tensor *t) {
     int order[4] = {0, 1, 2, 3}, i, k;
     uint64_t span = 0;
     for (i = 1; i < 4; i++)
@@ -3344,7 +3344,7 @@ static santa_status santa__check_shapes(const santa_attention *a) {
                    santa__mul((uint64_t)a->q.shape[2], sizeof(santa_audit))) > (uint64_t)PTRDIFF_MAX)
         return SANTA_ERR_OVERFLOW;
     if (a->first_key < 0 || a->first_key > INT32_MAX) return SANTA_ERR_FIRST_KEY;
-    return santa__overlaps(&a->out) ? SANTA_ERR_OUT_OVERLAP : SANTA_OK;
+    return santa__has_overlap(&a->out) ? SANTA_ERR_OUT_OVERLAP : SANTA_OK;
 }
 
 /* Whether the pages with a sequence's keys from .. to - 1 are there. */
@@ -3671,7 +3671,7 @@ static int santa__bad_alpha(double alpha) {
 }
 
 /* Whether blocks must be looked at, however few rows there are. */
-static int santa__wants_blocks(const santa_sample_attention_options *x) {
+static int santa__is_about_blocks(const santa_sample_attention_options *x) {
     return x->mask || x->mask_out || x->audit || x->row_mass;
 }
 
@@ -3680,7 +3680,7 @@ static santa_status santa__check_sparse(const santa_attention *a, const santa_op
     if (!(santa_method_traits(o->method) & SANTA_SPARSE)) return SANTA_OK;
     if (o->scores != SANTA_SCORES_EXACT) return SANTA_ERR_SAMPLE_SCORES;
     if (x->mask || (a->causal && !a->context_lens)) return SANTA_OK;
-    return a->q.shape[1] < SANTA__PREFILL_ROWS && !santa__wants_blocks(x) ? SANTA_OK
+    return a->q.shape[1] < SANTA__PREFILL_ROWS && !santa__is_about_blocks(x) ? SANTA_OK
                                                                           : SANTA_ERR_SAMPLE_CAUSAL;
 }
 
@@ -3946,7 +3946,7 @@ static int santa__has_oracle(const santa_options *o) {
 }
 
 /* Whether the method picks keys by their scores, which it keeps beside the masses. */
-static int santa__selects(const santa_options *o) {
+static int santa__is_top(const santa_options *o) {
     return santa__has_traits(o, SANTA_BIASED) && !santa__has_traits(o, SANTA_SPARSE);
 }
 
@@ -4225,7 +4225,7 @@ static int santa__is_prefill(const santa_problem *p) {
     if (!santa__has_traits(&p->o, SANTA_EXACT | SANTA_SPARSE)) return 0;
     if (p->o.scores != SANTA_SCORES_EXACT || santa__is_listed(p)) return 0;
     return p->q_len >= SANTA__PREFILL_ROWS
-           || (santa__has_traits(&p->o, SANTA_SPARSE) && santa__wants_blocks(x));
+           || (santa__has_traits(&p->o, SANTA_SPARSE) && santa__is_about_blocks(x));
 }
 
 /* Whether the blocks to read are found by sampling. */
@@ -4331,7 +4331,7 @@ static int64_t santa__chunk(int64_t keys) {
 }
 
 /* Whether ranks tell each other the masses of a row before they draw. */
-static int santa__meets_ranks(const santa_options *o) {
+static int santa__is_meeting(const santa_options *o) {
     return santa__has_ranks(o) && !santa__has_traits(o, SANTA_EXACT);
 }
 
@@ -4376,7 +4376,7 @@ typedef struct santa__rank_drawn { santa__rank_mass state; double drawn, weight,
 /* How many masses of a head each rank sends that may be rescued; of top-k scores, of the keys
    that it would take. */
 static int64_t santa__num_rescued(const santa_options *o) {
-    if (santa__is_copied(o) && santa__selects(o)) return o->num_samples;
+    if (santa__is_copied(o) && santa__is_top(o)) return o->num_samples;
     return santa__is_copied(o) && o->proxy.rescue_above < 1e300
                ? SANTA__MIN(o->proxy.rescue_keys, (int64_t)INT32_MAX) : 0;
 }
@@ -4391,7 +4391,7 @@ static uint64_t santa__message_bytes(const santa_problem *p) {
     return sizeof(santa__rank_mass)
            + (santa__has_traits(&p->o, SANTA_TILES_APART) ? sizeof(santa__rank_tiles)
               : best > 0                                  ? (best + 1) / 2 * 8
-              : santa__selects(&p->o) || santa__has_oracle(&p->o) ? sizeof(santa__rank_bins)
+              : santa__is_top(&p->o) || santa__has_oracle(&p->o) ? sizeof(santa__rank_bins)
                                                                   : 0);
 }
 
@@ -4444,7 +4444,7 @@ static uint64_t santa__part_floats(const santa_problem *p) {
 }
 
 /* Whether a rank's results are those of its own keys alone. */
-static int santa__joins_by_lse(const santa_options *o) {
+static int santa__is_joined_by_lse(const santa_options *o) {
     return santa__has_traits(o, SANTA_EXACT | SANTA_ADAPTS);
 }
 
@@ -4452,7 +4452,7 @@ SANTA__ONCE
 static santa__meeting santa__meeting_of(const santa_problem *p) {
     const uint64_t ranks = (uint64_t)p->o.ranks.count, floats = santa__part_floats(p),
                    bytes = santa__most_bytes(p);
-    const int64_t queries = santa__meets_ranks(&p->o) ? p->group * SANTA__SPAN : 0,
+    const int64_t queries = santa__is_meeting(&p->o) ? p->group * SANTA__SPAN : 0,
                   counts = santa__has_traits(&p->o, SANTA_TILES_APART | SANTA_ADAPTS) ? queries : 0;
     santa__meeting m;
     santa__plan at;                                       /* adds up parts */
@@ -4477,7 +4477,7 @@ static santa__meeting santa__meeting_of(const santa_problem *p) {
    that blocks and tiles lie as in one process. */
 static int64_t santa__origin(const santa_problem *p) {
     const int has_blocks = santa__is_copied(&p->o);              /* which lie as in this rank's copy */
-    return santa__meets_ranks(&p->o) && p->a.context_lens && !has_blocks ? p->a.first_key : 0;
+    return santa__is_meeting(&p->o) && p->a.context_lens && !has_blocks ? p->a.first_key : 0;
 }
 
 /* Whether threads get even shares of so many pieces. */
@@ -4492,7 +4492,7 @@ static int santa__has_many_pieces(int64_t pieces, int64_t threads) { return piec
 static int santa__is_team(const santa_problem *p, int64_t n) {
     const int64_t threads = p->o.num_threads;
     const int is_routed = santa__has_traits(&p->o, SANTA_ROUTES) || santa__is_listed(p);
-    if (santa__meets_ranks(&p->o)) return 1;
+    if (santa__is_meeting(&p->o)) return 1;
     if (threads == 1 || n < SANTA__TEAM_KEYS) return 0;
     if (santa__has_traits(&p->o, SANTA_ADAPTS) && !is_routed) return 0;
     if (santa__items(&p->o) < 2 * threads) return 1;
@@ -4526,7 +4526,7 @@ static int64_t santa__num_works(const santa_problem *p, const santa__plan *plan,
 static int64_t santa__rows_together(const santa_problem *p) {
     if (santa__is_bernoulli(&p->o) || santa__has_traits(&p->o, SANTA_ADAPTS)) return 1;
     if (santa__is_listed(p)) return 1;
-    if (santa__meets_ranks(&p->o)) return 1;              /* ranks see keys of different rows */
+    if (santa__is_meeting(&p->o)) return 1;              /* ranks see keys of different rows */
     return SANTA__MAX(SANTA__MIN(p->q_len, SANTA__QUERIES / p->group), 1);
 }
 
@@ -5072,7 +5072,7 @@ static void santa__score_block(const santa__job *j, int64_t span, int64_t block,
         for (h = 0; h < span; h++)
             for (g = x; g < x + j->group; g++)
                 for (i = 0; i < block; i++)
-                    if (first + i < begin || first + i >= end || !santa__sees(r, first + i))
+                    if (first + i < begin || first + i >= end || !santa__is_seen(r, first + i))
                         j[h].scores[at + g * s_stride + i] = SANTA__MASKED;
     }
 }
@@ -5863,7 +5863,7 @@ static void santa__block_mass(const santa__kernels *kernel, int keep_scores, flo
 static int santa__pick(const santa_options *o, santa__draw_function draw, santa__mass *x, float *u,
                        santa__rng *rng, santa__rng *dither, santa__picks *l, santa_stats *stats) {
     l->rows = l->draws = 0;
-    if (santa__is_rounded(o) && !santa__selects(o))                 /* which keeps scores */
+    if (santa__is_rounded(o) && !santa__is_top(o))                 /* which keeps scores */
         santa__round_stash(o->stash, dither, x->first * x->block, x->blocks * x->block, u);
     x->u = u;
     if (santa__prefix(x)) return 1;
@@ -6517,7 +6517,7 @@ static void santa__score_blocks(santa__job *j, int64_t span, int64_t from, int64
     for (i = from; i < to; i++) {
         santa__score_block(j, span, p->block, first + i, 3, p->score_stride, i * p->block);
         for (h = 0; h < span; h++)
-            santa__block_mass(j->kernel, santa__selects(j->o), j[h].scores + i * p->block,
+            santa__block_mass(j->kernel, santa__is_top(j->o), j[h].scores + i * p->block,
                               p->score_stride, j->queries, (int)p->block,
                               SANTA__PART(float, &j[h], block_max) + i,
                               SANTA__PART(float, &j[h], block_sum) + i, p->blocks);
@@ -6948,7 +6948,7 @@ static void santa__round_scores(float *s) {
 /* Weights, masses, and sums of weight * gain^2 of the blocks from .. to - 1: the copy once. */
 static void santa__copied_blocks(santa__job *j, int64_t span, int64_t from, int64_t to) {
     const santa__plan *p = j->plan;
-    const int is_top = santa__selects(j->o);
+    const int is_top = santa__is_top(j->o);
     float *spread = SANTA__PART(float, j, spread), squares[SANTA_BLOCK];
     const santa__part_of all = santa__copied_by_some(j);
     int64_t i, x;
@@ -7013,7 +7013,7 @@ static double santa__copied_rest(const santa__mass *m, float max, double fixed) 
 
 /* The keys that are read exactly hide those whose largest score is 100 octaves below theirs:
    neither rescue nor draws could find any of these that counts. */
-static int santa__hides(const santa__mass *m, float fixed_max, double fixed) {
+static int santa__is_hidden(const santa__mass *m, float fixed_max, double fixed) {
     return fixed > 0.0 && m->total > 0.0 && (double)fixed_max - (double)m->m > 69.3147180559945309;
 }
 
@@ -7021,8 +7021,8 @@ static int santa__hides(const santa__mass *m, float fixed_max, double fixed) {
 static void santa__copied_shares(const santa__job *j, santa__mass *m, float fixed_max, double fixed) {
     if (santa__prefix(m)) m->total = (double)santa__nan();
     m->rest = santa__copied_rest(m, fixed_max, fixed);
-    if (!santa__selects(j->o) && santa__hides(m, fixed_max, fixed)) m->total = 0.0;
-    if (!santa__selects(j->o)) santa__mass_units(m, 0);
+    if (!santa__is_top(j->o) && santa__is_hidden(m, fixed_max, fixed)) m->total = 0.0;
+    if (!santa__is_top(j->o)) santa__mass_units(m, 0);
 }
 
 /* Sum of (noise |q| gain)^2 over the copy's keys, by their masses: shares if there are units,
@@ -7330,7 +7330,7 @@ static santa__mass santa__redo_scores(const santa__job *j, int64_t x) {
         for (i = 0; i < SANTA_BLOCK; i++) s[i] = SANTA__MASKED;
         santa__score(j, santa__keys_from(NULL, from, r->end - from), (int)(to - from), x, 1,
                      s + from % SANTA_BLOCK, SANTA_BLOCK);
-        santa__block_mass(j->kernel, santa__selects(j->o), s, 0, 1, SANTA_BLOCK,
+        santa__block_mass(j->kernel, santa__is_top(j->o), s, 0, 1, SANTA_BLOCK,
                           max + (b - first), sum + (b - first), 0);
     }
     j->stats->redone_rows++;
@@ -7377,7 +7377,7 @@ static void santa__finish_copied(const santa__job *j, int64_t x0, int64_t h, int
     for (i = h; i < h + heads; i++) {
         santa__copied_head *x = &head[i];
         float error = 0.0f;
-        if (!santa__selects(j->o)) x->found = santa__found_variance(x);
+        if (!santa__is_top(j->o)) x->found = santa__found_variance(x);
         santa__count_guards(tally, x);
         x->is_done = !santa__not_finite_d(mass[i].total) && !x->state.bad && x->found <= o->exact_above;
         if (!x->is_done) continue;
@@ -7399,7 +7399,7 @@ static void santa__draw_copied(santa__job *j, int64_t x0, int64_t h, int64_t hea
     uint64_t *seen = SANTA__PART(uint64_t, j, seen);
     santa__picks l = santa__shared_picks(j);
     int64_t i, rows = 0;
-    if (!santa__selects(j->o))
+    if (!santa__is_top(j->o))
         santa__draw_shared(&mass[h], heads, j->o->num_samples, &rng, &l, j->plan->capacity);
     else if (mass[h].total > 0.0) santa__draw_ranked(j, &mass[h], &head[h], &l);
     santa__attend_drawn(j, x0 + h, heads, &mass[h], &l, &head[h]);
@@ -7439,7 +7439,7 @@ static void santa__begin_copied(santa__job *j, int64_t row) {
 
 static void santa__copied_row(santa__job *j, int64_t row) {
     const int64_t x0 = row * j->group;
-    const int is_top = santa__selects(j->o);
+    const int is_top = santa__is_top(j->o);
     santa__mass *mass = SANTA__PART(santa__mass, j, masses);
     santa__copied_head *head = SANTA__PART(santa__copied_head, j, heads);
     int64_t h;
@@ -7545,7 +7545,7 @@ static void santa__step_finish(santa__job *j, int64_t span, int64_t from, int64_
         if (head[h].is_done) {
             for (c = 0; c < j->v.dim; c++) acc[c] = (float)((double)head[h].state.n[c] * head[h].scale);
             santa__write(j, h, acc, head[h].lse, 0.0f);
-        } else if (santa__selects(j->o)) {
+        } else if (santa__is_top(j->o)) {
             santa__write(j, h, NULL, 0.0f, 0.0f);
         } else if (santa__has_traits(j->o, SANTA_SHARES_ROWS)) {
             santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, h);
@@ -8856,7 +8856,7 @@ static void santa__list_keys(santa__job *j, int64_t span, int64_t from, int64_t 
     int64_t i, count = 0;
     (void)span; (void)from; (void)to;
     for (i = 0; i < n; i++) {
-        if (!santa__sees(&j->range[0], entry[i])) continue;
+        if (!santa__is_seen(&j->range[0], entry[i])) continue;
         if (weight && !(weight[i] > 0.0f)) continue;
         key[count] = entry[i];
         bias[count++] = weight ? (float)log((double)weight[i]) : 0.0f;
@@ -9423,7 +9423,7 @@ static void santa__choose_bin(const santa__said *x, int shift, float m, santa__c
 
 /* The same by either, in so many passes. */
 static int santa__choice_passes(const santa_options *o) {
-    return !santa__selects(o) && !santa__has_oracle(o) ? 0 : santa__num_best(o) > 0 ? 1 : 4;
+    return !santa__is_top(o) && !santa__has_oracle(o) ? 0 : santa__num_best(o) > 0 ? 1 : 4;
 }
 
 /* tops: as santa__select's. */
@@ -9716,7 +9716,7 @@ static int64_t santa__meet_guards(santa__team *team) {
     const santa__call *call = team->call;
     const santa__meeting at = santa__meeting_of(&call->p);
     const santa_proxy_options *o = &call->p.o.proxy;
-    const int is_top = santa__selects(&call->p.o);
+    const int is_top = santa__is_top(&call->p.o);
     const int64_t group = call->p.group, n = team->jobs * group;
     santa__rank_copied *mine = (santa__rank_copied *)(void *)(call->meeting + at.message), *all;
     santa__met *met = (santa__met *)(void *)(call->meeting + at.met);
@@ -9758,7 +9758,7 @@ static int64_t santa__meet_guards(santa__team *team) {
         m->rest = santa__copied_rest(m, head->fixed_max, head->fixed);
         head->is_rescued = is_top;
         rescued += is_top;
-        if (is_top || santa__hides(m, head->fixed_max, head->fixed)) continue;
+        if (is_top || santa__is_hidden(m, head->fixed_max, head->fixed)) continue;
         head->expected = santa__expected_variance(m, spread / (m->total + m->rest));
         head->is_rescued = head->expected > o->rescue_above && o->rescue_keys > 0;
         rescued += head->is_rescued;
@@ -9784,7 +9784,7 @@ static void santa__meet_rescues(santa__team *team, int64_t rescued) {
         float *s = SANTA__PART(float, one, ranked);
         int64_t found, n = 0;
         if (!head->is_rescued) continue;
-        if (santa__selects(one->o)) {
+        if (santa__is_top(one->o)) {
             santa__say_best(m->u, m->blocks * SANTA_BLOCK, m->max, mine + k++ * most, most);
             continue;
         }
@@ -9816,7 +9816,7 @@ static void santa__meet_rescues(santa__team *team, int64_t rescued) {
 static int64_t santa__meet_drawn(santa__team *team) {
     const santa__call *call = team->call;
     const santa__meeting at = santa__meeting_of(&call->p);
-    const int is_top = santa__selects(&call->p.o);
+    const int is_top = santa__is_top(&call->p.o);
     const int64_t group = call->p.group, n = team->jobs * group;
     santa__rank_drawn *mine = (santa__rank_drawn *)(void *)(call->meeting + at.message), *all;
     santa__said said = santa__said_make(call, n);
@@ -9870,7 +9870,7 @@ static void santa__run_copied(santa__team *team) {
                               redo = { santa__one_piece, santa__step_redo, 0 },
                               resize = { santa__one_piece, santa__step_resize, 0 },
                               finish = { santa__one_piece, santa__step_finish, 0 };
-    const int is_shared = santa__has_sure(team->j->o), is_top = santa__selects(team->j->o);
+    const int is_shared = santa__has_sure(team->j->o), is_top = santa__is_top(team->j->o);
     int64_t some;
     if (team->j->begin < team->j->end) santa__run_phase(team, &santa__phases_copied[0]);
     santa__run_phase(team, &begin);
@@ -9904,7 +9904,7 @@ static void santa__run_copied(santa__team *team) {
 
 /* Whether ranks have more to tell each other than masses. */
 static int santa__meets_often(const santa_options *o) {
-    return santa__meets_ranks(o) && (santa__has_sure(o) || santa__is_copied(o));
+    return santa__is_meeting(o) && (santa__has_sure(o) || santa__is_copied(o));
 }
 
 /* ------------------------------------------------------------ >>ranks-vattention */
@@ -10278,7 +10278,7 @@ static void santa__run_team(santa__team *team) {
     }
     for (i = 0; i < SANTA__PHASES && j->method->phase[i].run; i++) {
         santa__run_phase(team, &j->method->phase[i]);
-        if (i == 0 && santa__meets_ranks(j->o)) santa__meet(team, j, team->jobs);
+        if (i == 0 && santa__is_meeting(j->o)) santa__meet(team, j, team->jobs);
         if (team->has_failed) return;
     }
 }
@@ -10296,10 +10296,10 @@ static void santa__run_items(const santa__call *call, char *work, int64_t i, int
             for (h = 0; h < jobs; h++) before[h] = j[h].stats->k_rows_read;
             rows = santa__next_rows(j, jobs, q);
             if (team) { team->j = j; team->jobs = jobs; }
-            if (santa__meets_ranks(j->o) && santa__has_traits(j->o, SANTA_ADAPTS)) {
+            if (santa__is_meeting(j->o) && santa__has_traits(j->o, SANTA_ADAPTS)) {
                 santa__run_va(team, j, jobs);
             } else if (j->begin == j->end && !santa__meets_often(j->o)) {
-                if (santa__meets_ranks(j->o)) santa__meet(team, j, jobs);
+                if (santa__is_meeting(j->o)) santa__meet(team, j, jobs);
             } else if (team) santa__run_team(team);
             else santa__run_alone(j, jobs);
             if (team && team->has_failed) return;
@@ -11248,7 +11248,7 @@ static void santa__join_ranks(const santa_problem *p, int64_t head, const float 
     }
     for (r = 0; r < ranks && !bad; r++) {
         double w = 1.0;
-        if (santa__joins_by_lse(&p->o)) sum += w = exp((double)lse[r * apart] - m);
+        if (santa__is_joined_by_lse(&p->o)) sum += w = exp((double)lse[r * apart] - m);
         for (c = 0; c < dv && w > 0.0; c++) acc[c] += w * (double)part[r * apart + c];
     }
     if (sure && !bad) {
@@ -11258,7 +11258,7 @@ static void santa__join_ranks(const santa_problem *p, int64_t head, const float 
     }
     *joined = *lse;
     if (bad) *joined = santa__nan();
-    else if (santa__joins_by_lse(&p->o)) {
+    else if (santa__is_joined_by_lse(&p->o)) {
         *joined = santa__lse((float)m, sum, p->a.sinks ? p->a.sinks + head : NULL, &share);
         share /= sum > 0.0 ? sum : 1.0;
     }
@@ -11796,7 +11796,7 @@ SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options
     santa__job_rows(&j, q_index, 1);
     for (g = 0; g < j.group; g++)
         for (i = 0; i < len; i++)
-            if (!santa__sees(&j.range[0], i)) scores[g * scores_stride + i] = santa__neg_inf();
+            if (!santa__is_seen(&j.range[0], i)) scores[g * scores_stride + i] = santa__neg_inf();
     if (santa__is_copied(o)) {
         santa__copied_range(&j, 0, j.begin, j.end, scores + j.begin, scores_stride);
         return SANTA_OK;
@@ -11882,7 +11882,7 @@ SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_o
     memcpy(u, scores, (size_t)n * sizeof *u);
     for (i = n; i < x.blocks * p.block; i++) u[i] = SANTA__MASKED;
     for (b = 0; b < x.blocks; b++)
-        santa__block_mass(x.kernel, santa__selects(&o), u + b * p.block, 0, 1, x.block,
+        santa__block_mass(x.kernel, santa__is_top(&o), u + b * p.block, 0, 1, x.block,
                           max + b, sum + b, 0);
     /* a sampler may use more entries than rows on its way */
     l.index = (int32_t *)(void *)(work + p.index);

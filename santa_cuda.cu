@@ -10705,7 +10705,7 @@ __device__ __forceinline__ void settle_head(const params &p, draw_memory &s, con
     const float top = fmaxf(m, fixed_top);
     const double fixed = (double)(fixed_top < MASK_LIMIT ? 0.0f : pow2(fixed_top - top))
                        * (double)fixed_sum;
-    const bool good = total <= DBL_MAX && total > 0.0                   /* as santa__hides */
+    const bool good = total <= DBL_MAX && total > 0.0                   /* as santa__is_hidden */
                    && !(fixed_sum > 0.0f && fixed_top - m > 100.0f);
     const double copied = good ? total * (double)pow2(m - top) : 0.0, all = copied + fixed;
     const float inverse = all > 0.0 ? 1.0f / (float)all : 0.0f;
