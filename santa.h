@@ -7270,14 +7270,18 @@ static void santa__copied_scale(const santa__job *j, int64_t x, const santa__mas
 /* Estimate of sqrt(E|out - exact|^2) for one of `heads` heads that drew together: the larger of
    two formulas. From the drawn keys, as if each came by itself: it is 0 where nothing light was
    drawn. From the copy: the sum of p^^2 (1 / pi - 1) over all keys, times the mean square
-   distance of the light rows drawn, moved towards that of all rows by four of these. From the
-   output, not the mean: n / (n - 1). */
-static float santa__copied_error(const santa__job *j, int64_t h, int64_t heads, const santa__mass *mass,
-                                 const santa__picks *l, const santa__copied_head *x) {
+   distance of the light rows drawn, moved by four rows towards that of all drawn and of 16 read
+   exactly. From the output, not the mean: n / (n - 1). */
+static float santa__copied_error(const santa__job *j, int64_t x0, int64_t h, int64_t heads,
+                                 const santa__mass *mass, const santa__picks *l,
+                                 const santa__copied_head *x) {
+    const santa__range *r = santa__range_of(j, x0);
+    const santa__part_of part = santa__copied_keys(j, r);
     const santa__mass *m = &mass[h];
+    const int64_t behind = r->end - part.to, n = l->rows + SANTA__MIN(part.from - r->begin + behind, 16);
     const float *weight = l->weight + h * j->plan->capacity;
     float *row = SANTA__PART(float, j, row_a), size[SANTA_BLOCK];
-    const double whole = x->weight + m->rest / (m->total + m->rest), n = (double)l->rows;
+    const double whole = x->weight + m->rest / (m->total + m->rest);
     double seen = 0.0, light = 0.0, light_weight = 0.0, all = 0.0, bracket = 0.0, rows = 0.0;
     int64_t i, b, c;
     for (b = 0; b < m->blocks; b++) {
@@ -7288,16 +7292,18 @@ static float santa__copied_error(const santa__job *j, int64_t h, int64_t heads, 
             if (p > 0.0 && pi < 1.0) bracket += p * p * (1.0 / pi - 1.0);
         }
     }
-    if (l->rows < 2) return bracket > SANTA__NO_ERROR ? santa__inf() : 0.0f;
-    for (i = 0; i < l->rows; i++) {
-        const double open = 1.0 - (double)m->chance[i];
+    if (n < 2) return bracket > SANTA__NO_ERROR ? santa__inf() : 0.0f;
+    for (i = 0; i < n; i++) {
+        const int64_t nth = i - l->rows;             /* of those read exactly, the last ones first */
+        const double open = nth < 0 ? 1.0 - (double)m->chance[i] : 0.0;
         double dist = 0.0;
-        santa__load_row(&j->v, j->kernel, l->index[i], row);
+        santa__load_row(&j->v, j->kernel, nth < 0        ? l->index[i]
+                                          : nth < behind ? r->end - 1 - nth : r->begin + nth - behind, row);
         for (c = 0; c < j->v.dim; c++) {
             const double to = (double)row[c] - (double)x->state.n[c] / x->state.d;
             dist += to * to;
         }
-        all += dist / (double)l->rows;
+        all += dist / (double)n;
         if (!(open > 0.0)) continue;
         seen += open * (double)weight[i] * (double)weight[i] * dist;
         light += (double)weight[i] * dist;
@@ -7305,7 +7311,7 @@ static float santa__copied_error(const santa__job *j, int64_t h, int64_t heads, 
         rows += 1.0;
     }
     light = light_weight > 0.0 ? (light / light_weight * rows + 4.0 * all) / (rows + 4.0) : all;
-    return (float)(sqrt(SANTA__MAX(seen / (whole * whole), bracket * light) * n / (n - 1.0))
+    return (float)(sqrt(SANTA__MAX(seen / (whole * whole), bracket * light) * (double)n / (double)(n - 1))
                    * x->scale * x->state.d);
 }
 
@@ -7384,7 +7390,7 @@ static void santa__finish_copied(const santa__job *j, int64_t x0, int64_t h, int
         santa__copied_scale(j, x0 + i, &mass[i], x->state.m, x->state.d, x);
         for (c = 0; c < j->v.dim; c++) acc[c] = (float)((double)x->state.n[c] * x->scale);
         if (j->p->a.std_error && x->state.d > 0.0)
-            error = santa__copied_error(j, i - h, heads, &mass[h], l, x);
+            error = santa__copied_error(j, x0 + i, i - h, heads, &mass[h], l, x);
         santa__write(j, x0 + i, acc, x->lse, error);
     }
     for (i = h; i < h + heads; i++)

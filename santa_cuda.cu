@@ -14221,7 +14221,9 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
         for (int h = from; h < p.together; h += step) size = fmaxf(size, drawn_share_of(p, team + h, j));
         return size;
     };
-    const int n = adapts ? listed.budget : p.draws[team],
+    /* from a copy behind the drawn keys up to 16 of those read exactly, the last ones first */
+    const int n = adapts ? listed.budget : p.draws[team], behind = range.end - range.to,
+              all_keys = n + (copied ? min(range.from - range.begin + behind, 16) : 0),
               others = adapts ? whole_portions(p, listed.fixed) * p.list_keys : 0,
               more = adapts ? first_portion(p, listed, 1) * p.list_keys - listed.base : 0;
     const int *const keys = adapts ? p.va.list + ((i64)b * p.kv_heads + kv) * p.va.list_pitch
@@ -14238,12 +14240,19 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
     double of_keys[5] = { 0.0, 0.0, 0.0, 0.0, 0.0 };
     double square[3] = { 0.0, 0.0, 0.0 }, linear[3] = { 0.0, 0.0, 0.0 };
 #pragma unroll 1
-    for (int base = 0; base < n; base += WEIGHED_KEYS) {
-        const int count = min(n - base, (int)WEIGHED_KEYS);
+    for (int base = 0; base < all_keys; base += WEIGHED_KEYS) {
+        const int count = min(all_keys - base, (int)WEIGHED_KEYS);
         __syncthreads();
 #pragma unroll 1
         for (int k = warp; k < count; k += WARPS) {
-            const int i = base + k;
+            const int i = base + k, nth = i - n;
+            if (nth >= 0) {
+                if (lane) continue;
+                s.key[k] = nth < behind ? range.end - 1 - nth : range.begin + nth - behind;
+                s.weight[0][k] = s.weight[1][k] = 0.0;
+                of_keys[1] += 1.0;
+                continue;
+            }
             int j = adapts ? keys[i < listed.base ? others + i : more + i] : keys[i];
             double w[3] = { 0.0, 0.0, 0.0 }, e = 1.0;
             float chance = 1.0f;

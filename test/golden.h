@@ -359,12 +359,12 @@
     {4, 0xa8953d2fu, 0x653c9029u}, /* 357: sys */
     {0, 0x215f9657u, 0x83c54167u}, /* 358: top-k */
     {0, 0xf66352ccu, 0x203e53a8u}, /* 359: vattention */
-    {0, 0x0d660f2du, 0x704adf4eu}, /* 360: pps */
+    {0, 0x0d660f2du, 0x45ab5c50u}, /* 360: pps */
     {0, 0xd02f8d9bu, 0xc9c9a10fu}, /* 361: sys */
     {0, 0x2dc5e18fu, 0xf36380eeu}, /* 362: top-k */
     {1, 0xf89a4285u, 0x5ed8718fu}, /* 363: vattention */
     {0, 0xce0cd975u, 0xe7623fc6u}, /* 364: pps */
-    {0, 0xd98e6daau, 0xd9175d50u}, /* 365: sys */
+    {0, 0xd98e6daau, 0xf39db364u}, /* 365: sys */
     {0, 0x98e17960u, 0xc1f0fd1au}, /* 366: top-k */
     {0, 0xee94bb02u, 0x5ba20066u}, /* 367: vattention */
     {0, 0xcb495f81u, 0xf25c1d06u}, /* 368: pps */
@@ -375,19 +375,19 @@
     {0, 0x8cbaf864u, 0xed5ef30au}, /* 373: sys */
     {0, 0x97f9548eu, 0xda79125cu}, /* 374: top-k */
     {0, 0xd5e82511u, 0xa06adabdu}, /* 375: vattention */
-    {0, 0xab57ab1eu, 0xbb811b1bu}, /* 376: pps */
-    {0, 0x60343245u, 0x800599e4u}, /* 377: sys */
+    {0, 0xab57ab1eu, 0xf43c20ecu}, /* 376: pps */
+    {0, 0x60343245u, 0xa4b6a8fau}, /* 377: sys */
     {0, 0x261c8212u, 0xf168713au}, /* 378: top-k */
     {0, 0x2ef13698u, 0xfa46d3efu}, /* 379: vattention */
     {1, 0x09c4b473u, 0x8232de80u}, /* 380: pps */
     {0, 0x279f58dbu, 0x23afb5f3u}, /* 381: sys */
     {0, 0x37eda71du, 0xf036b863u}, /* 382: top-k */
     {1, 0x8449e3e9u, 0x28867b06u}, /* 383: vattention */
-    {0, 0xeb644578u, 0x36e658c2u}, /* 384: pps */
+    {0, 0xeb644578u, 0x813b0f70u}, /* 384: pps */
     {1, 0xfd391c43u, 0xb9670420u}, /* 385: sys */
     {2, 0xb651e7bcu, 0x0641270du}, /* 386: top-k */
     {0, 0x088f93b1u, 0x8ccb3bbfu}, /* 387: vattention */
-    {0, 0x10d7c5d3u, 0x4b53653au}, /* 388: pps */
+    {0, 0x10d7c5d3u, 0x17550613u}, /* 388: pps */
     {0, 0x6a03e0d1u, 0x3f7a209du}, /* 389: sys */
     {0, 0x14b60770u, 0xb1ad1019u}, /* 390: saap */
     {0, 0xc7f3f376u, 0xd51fec7cu}, /* 391: saap */

@@ -24,7 +24,7 @@
 
 enum { TABLES = 8, MAX_THREADS = 256, MAX_VARIANTS = 512, MAX_ROUTERS = 2, MAX_BUCKETS = 1024,
        SENSITIVITY_SAMPLES = 64, SEARCH_BODIES = 8, SEARCH_QUESTIONS = 16, COVERAGE_DRAWS = 2,
-       FLASH_DRAWS = 8, TILE = 256, TILE_SAMPLES = 512,
+       FLASH_DRAWS = 8, BAR_DRAWS = 64, BAR_SAMPLES = 128, TILE = 256, TILE_SAMPLES = 512,
        PROBE_PREFILLS = 4,               /* that table 8's look takes of each alpha, about */
        ENOUGH_BODIES = 8 };              /* fewer say too little for an interval */
 
@@ -1044,6 +1044,80 @@ static void probe_copies(probe *p, const santa_attention *a, int32_t layer, meas
     free(copied);
 }
 
+/* Table 6: std_error of draws from a copy against the error that they have over many seeds, and
+   the bias of the ratio, of the heads whose error is 1 % of their output or more. Of the others
+   how large a bar is. */
+static void add_bars(const santa_attention *a, const char *row, const float *outs,
+                     const float *bars, measures *m) {
+    const int64_t heads = a->q.shape[2], dim = a->q.shape[3];
+    char section[64];
+    snprintf(section, sizeof section, "std_error and bias over %d seeds, S = %d", BAR_DRAWS, BAR_SAMPLES);
+    for (int64_t h = 0; h < heads; h++) {
+        const float *const want = head_of(a, (const float *)a->out.data, h);
+        double squares = 0.0, bar = 0.0, bias = 0.0, norm = 0.0, spread, ratio;
+        int within = 0, none = 0;
+        for (int draw = 0; draw < BAR_DRAWS; draw++) {
+            const float said = bars[draw * heads + h];
+            double square = 0.0;
+            for (int64_t c = 0; c < dim; c++) {
+                const double off = (double)outs[(draw * heads + h) * dim + c] - (double)want[c];
+                square += off * off;
+            }
+            squares += square / BAR_DRAWS;
+            if (!isfinite(said)) { none++; continue; }
+            bar += (double)said * (double)said;
+            within += square <= 4.0 * (double)said * (double)said;
+        }
+        for (int64_t c = 0; c < dim; c++) {
+            double mean = 0.0;
+            for (int draw = 0; draw < BAR_DRAWS; draw++)
+                mean += ((double)outs[(draw * heads + h) * dim + c] - (double)want[c]) / BAR_DRAWS;
+            bias += mean * mean;
+            norm += (double)want[c] * (double)want[c];
+        }
+        add_measure(m, 6, section, row, "no bar %", 100.0 * none / BAR_DRAWS);
+        if (none == BAR_DRAWS) continue;
+        add_measure(m, 6, section, row, "heads %", squares < 1e-4 * norm ? 0.0 : 100.0);
+        if (squares < 1e-4 * norm) {
+            add_measure(m, 6, section, row, "others' bar", sqrt(bar / (BAR_DRAWS - none) / norm));
+            continue;
+        }
+        spread = (squares - bias) * BAR_DRAWS / (BAR_DRAWS - 1);
+        ratio = sqrt(bar / (BAR_DRAWS - none) / squares);
+        add_measure(m, 6, section, row, "bar / error", ratio);
+        add_measure(m, 6, section, row, ".9 to 1.3 %", ratio >= 0.9 && ratio <= 1.3 ? 100.0 : 0.0);
+        add_measure(m, 6, section, row, "in 2 bars %", 100.0 * within / (BAR_DRAWS - none));
+        add_measure(m, 6, section, row, "bias^2 %", 100.0 * (bias - spread / BAR_DRAWS) / squares);
+    }
+}
+
+static void probe_bars(probe *p, const santa_attention *a, int32_t layer, measures *m) {
+    static const santa_method method[] = { SANTA_PPS, SANTA_SYS };
+    const int64_t heads = a->q.shape[2], dim = a->q.shape[3];
+    float *outs = (float *)malloc((size_t)(BAR_DRAWS * heads * (dim + 1)) * sizeof *outs);
+    float *const bars = outs ? outs + BAR_DRAWS * heads * dim : NULL;
+    if (!outs) { fail(p->r, "no memory for results"); return; }
+    for (int k = 0; k < COUNT(method) * 2; k++) {
+        santa_options o = with_samples(method[k / 2], BAR_SAMPLES);
+        santa_attention b = *a;
+        variant v;
+        char row[32];
+        o.scores = SANTA_SCORES_PROXY;
+        v.proxy_bits = k % 2 ? 2 : 4;
+        if (with_copy(p, &b, &v, layer) != 0) break;
+        for (int draw = 0; draw < BAR_DRAWS; draw++) {
+            b.std_error = bars + draw * heads;
+            o.seed = tasks_mix(p->query_seed + (uint64_t)(2000 + draw));
+            o.offset = santa_offset(layer, 3);
+            if (attend_again(p, &b, o, NULL) != 0) { free(outs); return; }
+            memcpy(outs + draw * heads * dim, p->out, (size_t)(heads * dim) * sizeof *outs);
+        }
+        snprintf(row, sizeof row, "%s, %d bits", santa_method_name(method[k / 2]), v.proxy_bits);
+        add_bars(a, row, outs, bars, m);
+    }
+    free(outs);
+}
+
 /* What the tables measure beside their rows is the CPU's: it has all methods, and all memory is
    in its reach. */
 static santa_attention on_cpu(santa_attention a) {
@@ -1060,6 +1134,7 @@ static void tap(void *user, const santa_attention *a, int32_t layer) {
     if (p->rows && (p->r->c.tables & 1u << 1)) probe_coverage(p, cpu, layer, m);
     if (p->rows && (p->r->c.tables & 1u << 3)) probe_rows(p, &cpu, layer, m);
     if (p->r->c.tables & 1u << 5) probe_copies(p, &cpu, layer, m);
+    if (p->rows && (p->r->c.tables & 1u << 5)) probe_bars(p, &cpu, layer, m);
 }
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
