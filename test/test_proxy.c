@@ -1626,8 +1626,8 @@ static void few_draws(void) {
             }
         }
         if (!is_hidden && reads)
-            CHECK_MSG(bar > 0.3 * error && bar < 4.0 * error, "turn %d: the squared bar is %.2f of the error",
-                      turn, bar / error);
+            CHECK_MSG(bar > 0.3 * error && bar < 4.0 * error,
+                      "turn %d: the squared bar is %.2f of the squared error", turn, bar / error);
         else if (!is_hidden) CHECK(isinf(bar));
         free(exact); free(memory);
         ref_free(&p);

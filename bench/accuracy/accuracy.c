@@ -276,9 +276,10 @@ static int parse_arguments(config *c, int argc, char **argv, llama_error *e) {
 
 /* ------------------------------------------------------------ variants */
 
-/* What sends queries to the buckets of a .saap file in table 7: its classifier, q . centroid,
-   or an order of buckets that no query changes, a random one for each layer and KV head. */
-enum route { NO_ROUTE, CLASSIFIER, INNER_PRODUCT, RANDOM_ORDER, ROUTES };
+/* What sends queries to the buckets of a .saap file in table 7: its classifier, q . centroid, an
+   order of buckets that no query changes, a random one for each layer and KV head, or what mass
+   they really have, which takes all of K to know. */
+enum route { NO_ROUTE, CLASSIFIER, INNER_PRODUCT, RANDOM_ORDER, ORACLE, ROUTES };
 
 /* One row of a table: a way to attend while answering. */
 typedef struct variant {
@@ -458,18 +459,18 @@ static santa_saap_options *add_routed(run *r, const char *name, const char *budg
 /* Buckets read whole, keys drawn, both, by the routers of one file. */
 static void add_routers(run *r, int f) {
     static const int64_t probes[] = { 4, 16, 32, 64 }, samples[] = { 64, 128, 256, 512, 1024, 2048 };
-    static const char *const names[ROUTES] = { "", "cl.", "i.p.", "random" };
+    static const char *const names[ROUTES] = { "", "cl.", "i.p.", "random", "oracle" };
     const int buckets = (int)r->files[f].num_buckets;
     char name[32], budget[32];
-    for (int route = CLASSIFIER; route <= (f == 0 ? RANDOM_ORDER : INNER_PRODUCT); route++)
+    for (int route = CLASSIFIER; route <= (f == 0 ? ORACLE : INNER_PRODUCT); route++)
         for (int i = 0; i < COUNT(probes) && probes[i] < buckets; i++) {
             snprintf(name, sizeof name, "%s %d, whole", names[route], buckets);
             snprintf(budget, sizeof budget, "l %d", (int)probes[i]);
             add_routed(r, name, budget, route, f, probes[i], SANTA_NONE, 512);
         }
-    for (int route = CLASSIFIER; route <= INNER_PRODUCT; route++)
+    for (int route = CLASSIFIER; route <= (f == 0 ? ORACLE : INNER_PRODUCT); route++)
         for (int wide = 0; wide <= (route == CLASSIFIER); wide++)
-            for (int i = 1; i < COUNT(samples); i++) {
+            for (int i = 1; i < COUNT(samples) && route != RANDOM_ORDER; i++) {
                 snprintf(name, sizeof name, "%s %d, drawn%s", names[route], buckets, wide ? ", w 512" : "");
                 snprintf(budget, sizeof budget, "%d", (int)samples[i]);
                 add_routed(r, name, budget, route, f, SANTA_NONE, samples[i], wide ? 512 : 64);
@@ -648,7 +649,43 @@ typedef struct body {
     void        *index[MAX_ROUTERS];                        /* of its keys, by file */
     santa_buckets *routers[MAX_ROUTERS][ROUTES];            /* [n_layers]; they share their file's index */
     double      *norm;                                      /* [n_layers] sums of |k| before RoPE */
+    float       *oracle[MAX_ROUTERS];                       /* [n_layers, n_kv_heads, num_buckets] for ORACLE */
+    const variant *answers;                                 /* what decoding attends by, or NULL */
 } body;
+
+/* For ORACLE: the logs of what share of a's softmax the buckets of a layer have, mean over a
+   group's heads, of the keys in front of the window. */
+static int know_masses(body *b, const variant *v, santa_attention a, int32_t layer) {
+    const santa_options o = llama_dense();
+    const int64_t n = *a.seq_lens, kv_heads = a.k.shape[2], group = a.q.shape[2] / kv_heads,
+                  far = n - v->options.saap.local_tokens;
+    santa_buckets *x = &b->routers[v->file][ORACLE][layer];
+    float *const share = b->oracle[v->file] + layer * kv_heads * x->num_buckets;
+    a.buckets = x;
+    a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CPU;
+    const size_t bytes = santa_workspace_size(&a, &o);
+    float *scores = (float *)malloc((size_t)(group * n) * sizeof *scores + bytes + 64);
+    if (!scores) return fail(b->r, "no memory for scores");
+    for (int64_t kv = 0; kv < kv_heads; kv++) {
+        float *const f = share + kv * x->num_buckets;
+        const santa_status status = santa_scores(&a, &o, 0, 0, kv, scores, n, scores + group * n, bytes);
+        if (status != SANTA_OK) { free(scores); return fail(b->r, santa_status_string(status)); }
+        for (int64_t c = 0; c < x->num_buckets; c++) f[c] = 1e-30f;
+        for (int64_t g = 0; g < group; g++) {
+            const float *const s = scores + g * n;
+            double top = -HUGE_VAL, sum = 0.0;
+            for (int64_t j = 0; j < far; j++) if ((double)s[j] > top) top = (double)s[j];
+            for (int64_t j = 0; j < far; j++) sum += exp((double)s[j] - top);
+            for (int64_t j = 0; j < far; j++) {
+                const int64_t c = santa_buckets_find(&a, 0, kv, j);
+                if (c >= 0) f[c] += (float)(exp((double)s[j] - top) / sum / (double)group);
+            }
+        }
+        for (int64_t c = 0; c < x->num_buckets; c++) f[c] = logf(f[c]);
+    }
+    free(scores);
+    return 0;
+}
 
 /* Keys go into the buckets of every file, whatever the state attends by. */
 static void assign_rows(void *user, const llama_state *s, int32_t layer, int64_t position, int64_t n) {
@@ -662,6 +699,9 @@ static void assign_rows(void *user, const llama_state *s, int32_t layer, int64_t
     }
     for (int64_t i = 0; i < n * s->model->n_kv_heads; i++)
         b->norm[layer] += sqrt((double)llama_dot(s->k_plain + i * dim, s->k_plain + i * dim, dim));
+    if (!b->answers || b->answers->route != ORACLE) return;
+    s->call->length = (int32_t)(position + n);
+    (void)know_masses(b, b->answers, llama_decode_attention(s, layer), layer);
 }
 
 static int open_routers(body *b, run *r, llama_error *e) {
@@ -680,14 +720,19 @@ static int open_routers(body *b, run *r, llama_error *e) {
         b->index[f] = other.index;
         memcpy(b->routers[f][CLASSIFIER], other.buckets, layers * sizeof *other.buckets);
         free(other.buckets);
+        b->oracle[f] = (float *)LLAMA_ALLOC(layers * kv * MAX_BUCKETS * sizeof *b->oracle[f]);
+        if (!b->oracle[f]) return llama_fail(e, "no memory for routers");
         for (size_t i = 0; i < layers; i++) {
-            santa_buckets *x = &b->routers[f][INNER_PRODUCT][i], *y = &b->routers[f][RANDOM_ORDER][i];
+            santa_buckets *x = &b->routers[f][INNER_PRODUCT][i], *y = &b->routers[f][RANDOM_ORDER][i],
+                          *z = &b->routers[f][ORACLE][i];
             *x = *y = b->routers[f][CLASSIFIER][i];
             x->hidden = 0;
             y->hidden = 1;                                  /* w1, w2, b1 are zeros */
             y->w1 = y->w2 = r->random_order;
             y->b1 = (const float *)r->random_order;
             y->b2 = y->b1 + kv * MAX_BUCKETS + i * kv * MAX_BUCKETS;
+            *z = *y;
+            z->b2 = b->oracle[f] + i * kv * (size_t)z->num_buckets;
         }
     }
     b->s.rows = assign_rows;
@@ -706,6 +751,7 @@ static void scale_inner_products(body *b, int64_t keys) {
 static void close_routers(body *b) {
     for (int f = 0; f < MAX_ROUTERS; f++) {
         LLAMA_FREE(b->index[f]);
+        LLAMA_FREE(b->oracle[f]);
         for (int k = 0; k < ROUTES; k++) free(b->routers[f][k]);
     }
     free(b->norm);
@@ -723,7 +769,7 @@ static santa_buckets *routers_of(const body *b, const variant *v) {
 typedef struct probe {
     run     *r;
     llama_state *s;
-    const struct body *text;
+    struct body *text;
     int      on, rows;                                      /* rows: this query is one for tables 2 and 4 */
     int64_t  body;
     uint64_t query_seed;
@@ -782,6 +828,7 @@ static void probe_variants(probe *p, const santa_attention *a, int32_t layer) {
         if (o.scores == SANTA_SCORES_PROXY && with_copy(p, &b, v, layer) != 0) return;
         santa_buckets *routers = routers_of(p->text, v);
         if (routers) b.buckets = &routers[layer];
+        if (v->route == ORACLE && know_masses(p->text, v, b, layer) != 0) return;
         o.saap.measure_mass = routers != NULL;
         if (attend_again(p, &b, o, p->stats) != 0) return;
         if (routers) {
@@ -1237,7 +1284,10 @@ static int answer(body *b, const variant *v, const tasks_query *q, int64_t posit
     int32_t output[MAX_OUTPUT], token = q->prompt[q->prompt_length - 1], length = 0;
     if (set_options(b, v, query_seed, e) != 0) return -1;
     while (length < tasks_limit(q) && length < MAX_OUTPUT) {
-        if (llama_forward(s, token, position + length, 1, e) != 0) return -1;
+        b->answers = v;
+        const int status = llama_forward(s, token, position + length, 1, e);
+        b->answers = NULL;
+        if (status != 0) return -1;
         output[length] = token = llama_argmax(s->logits, s->model->vocab_size);
         if (q->task == TASKS_PLAIN) { /* the text goes on as it is, whatever was predicted */
             token = q->answer[length];
