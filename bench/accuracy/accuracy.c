@@ -276,9 +276,9 @@ static int parse_arguments(config *c, int argc, char **argv, llama_error *e) {
 
 /* ------------------------------------------------------------ variants */
 
-/* What sends queries to the buckets of a .saap file in table 7: its classifier, q . centroid, an
-   order of buckets that no query changes, a random one for each layer and KV head, or what mass
-   they really have, which takes all of K to know. */
+/* What sends queries to the buckets of a .saap file in table 7: its classifier, q . centroid,
+   an order of buckets that no query changes, a random one for each layer and KV head, or what
+   mass they really have, which takes all of K to know. */
 enum route { NO_ROUTE, CLASSIFIER, INNER_PRODUCT, RANDOM_ORDER, ORACLE, ROUTES };
 
 /* One row of a table: a way to attend while answering. */
@@ -649,7 +649,7 @@ typedef struct body {
     void        *index[MAX_ROUTERS];                        /* of its keys, by file */
     santa_buckets *routers[MAX_ROUTERS][ROUTES];            /* [n_layers]; they share their file's index */
     double      *norm;                                      /* [n_layers] sums of |k| before RoPE */
-    float       *oracle[MAX_ROUTERS];                       /* [n_layers, n_kv_heads, num_buckets] for ORACLE */
+    float       *oracle[MAX_ROUTERS];                       /* [n_layers, n_kv_heads, num_buckets] */
     const variant *answers;                                 /* what decoding attends by, or NULL */
 } body;
 
