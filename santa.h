@@ -264,7 +264,8 @@
    is read; rows not drawn are not looked at. dense, prefill, sample-attention, vattention, saap
    and what draws from a copy of K, and on a GPU all methods but pps, add up before they divide:
    |V| times the keys that weigh as much as the largest, or the draws, must stay below 3e38, or
-   out is infinite.
+   out is infinite. These sums are of f32: of keys that all weigh alike and have nearly the same
+   V, 2^20 put an output off by up to 1e-5 of it, 2^25 by 2e-4, top-p and prefill 2^20 by 2e-4.
 
    >>random
 
@@ -320,7 +321,9 @@
    or log sum w_j where that sum is not above 0 (few draws of keys that the copy overrates). In
    Z^ and p^ = exp(s^) / Z^ keys that are read exactly have their exact scores.
    The copy may be stale or wrong: that costs draws, not correctness. out is a ratio of unbiased
-   estimates: consistent, not unbiased; its error falls as more are drawn.
+   estimates: consistent, not unbiased; its error falls as more are drawn. On a trained model's
+   heads the squared bias was .02 % of the squared error with 128 draws and 4 bits, .1 to .3 of
+   2 bits, std_error 1.1 to 1.2 of the error.
    Read exactly and never drawn: the first 4 keys, the last 64 with those before them in their
    block, and all behind the last whole block that is encoded (options.proxy, proxy_lens). A
    head whose log weights must be expected to vary by more than rescue_above (by its masses and
@@ -539,7 +542,7 @@
                             sums. On a GPU 4 * num_samples, then the results, as with exact
                             scores.
    Refused: saap, sample-attention, lists of keys, a predictor of heavy tokens, dense_below,
-   santa_scores and santa_sample; std_error but of dense, iid, strat, sys and prop with exact
+   top-p from a copy, santa_scores and santa_sample; std_error but of dense, iid, strat, sys and prop with exact
    scores, where the results take 16 bytes and one (iid), two or num_combs times 8 * head_dim_v
    + 16 more (on a GPU 8 * head_dim_v). stats are each rank's own, but rescued_rows, redone_rows
    and variances the context's, on every rank.
@@ -732,8 +735,8 @@ extern "C" {
     X(ERR_RANKS,                                                                                           \
       "ranks.count or ranks.rank is out of range, all_gather is NULL, or flash has no context_lens")       \
     X(ERR_RANKS_METHOD,                                                                                    \
-      "over ranks: no saap, sample-attention, dense_below, list, predictor or step; std_error of dense, "  \
-      "iid, strat, sys, prop with exact scores only")                                                      \
+      "over ranks: no saap, sample-attention, dense_below, list, predictor, step or top-p from a copy; "    \
+      "std_error of dense, iid, strat, sys, prop with exact scores only")                                  \
     X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0, or did not bring what this rank said")  \
     X(ERR_BACKEND_SPARSE,                                                                                  \
       "sample-attention on this device wants 16-byte rows, q of f16 or bf16, k and v of that or e4m3")     \
@@ -985,9 +988,10 @@ typedef struct santa_audit {
     int     exact;                 /* 1 when every key was read with weight 1 */
     double  sigma;                 /* spread of exp(s) over the residual, from the base sample */
     double  denominator;           /* D from fixed + base sample, sink logit included */
-    double  trace;                 /* trace of the covariance of exp(s) v (full guarantee only, else 0) */
-    double  norm;                  /* |N| from fixed + base sample, its noise taken off (full
+    double  trace;                 /* trace of the covariance of exp(s) v, v before v_scale (full
                                       guarantee only, else 0) */
+    double  norm;                  /* |N| from fixed + base sample, its noise taken off, before v_scale
+                                      (full guarantee only, else 0) */
     double  max_score;             /* largest score read */
     double  density;               /* (num_fixed + budget) / n */
 } santa_audit;
@@ -2069,11 +2073,17 @@ typedef struct santa__kernels {
 #define SANTA__PREFETCH(p) __builtin_prefetch(p, 0, 2)
 #define SANTA__NOINLINE __attribute__((noinline, aligned(64)))   /* else what stands before costs 4 % */
 #define SANTA__KEEP_ORDER() __asm__ volatile("" ::: "memory")
+#ifdef __clang__
+#define SANTA__ONE_COPY __attribute__((noinline))
+#else
+#define SANTA__ONE_COPY __attribute__((noinline, noclone))
+#endif
 #define SANTA__RESTRICT __restrict
 #else
 #define SANTA__INLINE static inline SANTA__TARGET
 #define SANTA__PREFETCH(p) ((void)(p))
 #define SANTA__NOINLINE
+#define SANTA__ONE_COPY
 #define SANTA__KEEP_ORDER() ((void)0)
 #define SANTA__RESTRICT
 #endif
@@ -5915,6 +5925,20 @@ static const float *santa__sink(const santa__job *j, int64_t x) {
     return j->p->a.sinks ? j->p->a.sinks + santa__head(j, x) : NULL;
 }
 
+/* One feature of what follows. Once in the code: a compiler that makes one instruction of a
+   product and a sum may do so in other places in each copy, and bits would depend on who
+   calls. */
+SANTA__ONE_COPY
+static void santa__add_column(const float *f, int n, const float *w, int64_t w_stride, int64_t queries,
+                              const float *keep, const float *add, float *acc, int64_t acc_stride) {
+    float sum[SANTA__SLICE] = {0.0f};
+    int64_t x;
+    int i;
+    for (i = 0; i < n; i++)
+        for (x = 0; x < queries; x++) sum[x] += w[x * w_stride + i] * f[i];
+    for (x = 0; x < queries; x++) acc[x * acc_stride] = acc[x * acc_stride] * keep[x] + add[x] * sum[x];
+}
+
 /* acc_x = acc_x * keep[x] + add[x] * sum_i w[x * w_stride + i] V[key i], for n <= SANTA_BLOCK
    keys and at most SANTA__SLICE queries. */
 static void santa__add_values(const santa__rows *v, const santa__kernels *kernel, santa__keys keys, int n,
@@ -5922,8 +5946,7 @@ static void santa__add_values(const santa__rows *v, const santa__kernels *kernel
                               const float *add, float *acc, int64_t acc_stride) {
     const char *row[SANTA_BLOCK + SANTA__BEYOND_V];
     float scaled[SANTA__SLICE * SANTA_BLOCK];
-    int64_t x, c;
-    int i;
+    int64_t c;
     if (v->scales) {
         santa__scale_keys(v, keys, n, queries, w, w_stride, scaled, SANTA_BLOCK);
         w = scaled;
@@ -5938,12 +5961,9 @@ static void santa__add_values(const santa__rows *v, const santa__kernels *kernel
         return;
     }
     for (c = 0; c < v->dim; c++) {                                    /* features apart: column by column */
-        float f[SANTA_BLOCK], sum[SANTA__SLICE] = {0.0f};
+        float f[SANTA_BLOCK];
         santa__load_column(v, kernel, row, n, c, SANTA__MIN(c + 1, v->dim - 1), f);
-        for (i = 0; i < n; i++)
-            for (x = 0; x < queries; x++) sum[x] += w[x * w_stride + i] * f[i];
-        for (x = 0; x < queries; x++)
-            acc[x * acc_stride + c] = acc[x * acc_stride + c] * keep[x] + add[x] * sum[x];
+        santa__add_column(f, n, w, w_stride, queries, keep, add, acc + c, acc_stride);
     }
 }
 
@@ -12325,6 +12345,7 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
 #undef SANTA__MAX
 #undef SANTA__MIN
 #undef SANTA__NOINLINE
+#undef SANTA__ONE_COPY
 #undef SANTA__ONCE
 #undef SANTA__ON_any
 #undef SANTA__ON_arm64
