@@ -207,7 +207,8 @@ static void variance_beside_sys(void) {
             double pps = 0.0, sys = 0.0;
             CHECK_STATUS(santa_variance_pps(p + h * MOST, size, s.len, v, DV, DV, 16, &pps, work, bytes),
                          SANTA_OK);
-            CHECK_STATUS(santa_variance_sys(p + h * MOST, s.len, v, DV, DV, 16, &sys, work, bytes), SANTA_OK);
+            CHECK_STATUS(santa_variance_sys(p + h * MOST, s.len, v, DV, DV, 16, &sys, work, bytes),
+                         SANTA_OK);
             heads++;
             above += pps > sys;
             sum += pps / sys;
@@ -258,10 +259,10 @@ static void comb_alone(void) {
             const int is_met = ceil(before - u) + u < end;                    /* the next tooth */
             if (near) continue;
             if (!is_met) {
-                CHECK_MSG(at >= d.rows || index[at] != j, "turn %d: key %d is not the comb's", turn, (int)j);
+                CHECK_MSG(at >= d.rows || index[at] != j, "turn %d: not the comb's: key %d", turn, (int)j);
                 continue;
             }
-            if (!CHECK_MSG(at < d.rows && index[at] == j, "turn %d: key %d is not there", turn, (int)j)) break;
+            if (!CHECK_MSG(at < d.rows && index[at] == j, "turn %d: not there: key %d", turn, (int)j)) break;
             /* where the sure keys hold a quarter they also take up what the others miss */
             if (pi < 1.0) CHECK_NEAR(weight[at], prob[j] / pi, 1e-6, 1e-4);
             at++;
