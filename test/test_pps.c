@@ -262,7 +262,7 @@ static void comb_alone(void) {
                 CHECK_MSG(at >= d.rows || index[at] != j, "turn %d: not the comb's: key %d", turn, (int)j);
                 continue;
             }
-            if (!CHECK_MSG(at < d.rows && index[at] == j, "turn %d: not there: key %d", turn, (int)j)) break;
+            if (!CHECK_MSG(at < d.rows && index[at] == j, "turn %d: no key %d", turn, (int)j)) break;
             /* where the sure keys hold a quarter they also take up what the others miss */
             if (pi < 1.0) CHECK_NEAR(weight[at], prob[j] / pi, 1e-6, 1e-4);
             at++;
