@@ -10705,7 +10705,8 @@ __device__ __forceinline__ void settle_head(const params &p, draw_memory &s, con
     const float top = fmaxf(m, fixed_top);
     const double fixed = (double)(fixed_top < MASK_LIMIT ? 0.0f : pow2(fixed_top - top))
                        * (double)fixed_sum;
-    const bool good = total <= DBL_MAX && total > 0.0;
+    const bool good = total <= DBL_MAX && total > 0.0                   /* as santa__is_hidden */
+                   && !(fixed_sum > 0.0f && fixed_top - m > 100.0f);
     const double copied = good ? total * (double)pow2(m - top) : 0.0, all = copied + fixed;
     const float inverse = all > 0.0 ? 1.0f / (float)all : 0.0f;
     if (lane) return;
@@ -14220,7 +14221,9 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
         for (int h = from; h < p.together; h += step) size = fmaxf(size, drawn_share_of(p, team + h, j));
         return size;
     };
-    const int n = adapts ? listed.budget : p.draws[team],
+    /* from a copy behind the drawn keys up to 16 of those read exactly, the last ones first */
+    const int n = adapts ? listed.budget : p.draws[team], behind = range.end - range.to,
+              all_keys = n + (copied ? min(range.from - range.begin + behind, 16) : 0),
               others = adapts ? whole_portions(p, listed.fixed) * p.list_keys : 0,
               more = adapts ? first_portion(p, listed, 1) * p.list_keys - listed.base : 0;
     const int *const keys = adapts ? p.va.list + ((i64)b * p.kv_heads + kv) * p.va.list_pitch
@@ -14237,12 +14240,19 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
     double of_keys[5] = { 0.0, 0.0, 0.0, 0.0, 0.0 };
     double square[3] = { 0.0, 0.0, 0.0 }, linear[3] = { 0.0, 0.0, 0.0 };
 #pragma unroll 1
-    for (int base = 0; base < n; base += WEIGHED_KEYS) {
-        const int count = min(n - base, (int)WEIGHED_KEYS);
+    for (int base = 0; base < all_keys; base += WEIGHED_KEYS) {
+        const int count = min(all_keys - base, (int)WEIGHED_KEYS);
         __syncthreads();
 #pragma unroll 1
         for (int k = warp; k < count; k += WARPS) {
-            const int i = base + k;
+            const int i = base + k, nth = i - n;
+            if (nth >= 0) {
+                if (lane) continue;
+                s.key[k] = nth < behind ? range.end - 1 - nth : range.begin + nth - behind;
+                s.weight[0][k] = s.weight[1][k] = 0.0;
+                of_keys[1] += 1.0;
+                continue;
+            }
             int j = adapts ? keys[i < listed.base ? others + i : more + i] : keys[i];
             double w[3] = { 0.0, 0.0, 0.0 }, e = 1.0;
             float chance = 1.0f;
@@ -14279,7 +14289,7 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
                         of_keys[0] += 1.0;
                         of_keys[4] += x;
                     }
-                } else if (open > 0.0) {
+                } else if (open > 1e-6) {
                     w[0] = open * x * x;
                     w[1] = open * x;
                     of_keys[0] += 1.0;
@@ -14345,7 +14355,8 @@ __global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_con
         const double dist = of_keys[4] > 0.0
             ? (light / of_keys[4] * of_keys[0] + 4.0 * all) / (of_keys[0] + 4.0) : all;
         const double drawn = seen / (whole * whole), known = bracket * dist;
-        total = rows > 0.0 ? drawn < known ? known : drawn : bracket > 0.0 ? (double)INFINITY : 0.0;
+        total = rows < 2.0 ? bracket > 1e-8 ? (double)INFINITY : 0.0
+                           : (drawn < known ? known : drawn) * rows / (rows - 1.0);
     } else {
         const double count = of_keys[0], open = of_keys[1], sure = of_keys[2],
                      anchor = sure >= 0.25 ? linear[2] / sure : 0.0,
@@ -16026,7 +16037,7 @@ template <bool SCANS> struct router {
         each([&](int, bucket_span &y) {
             if (!routes) return;
             squares += (double)y.count * (double)y.count;
-            largest = max(largest, y.count);
+            if (is_read(y)) largest = max(largest, y.count);
         });
         __syncthreads();
         cta_scan<WARPS>(squares, s.scratch[0], &squares);
@@ -18441,8 +18452,8 @@ const pipeline pipelines[] = {
       arrange_proxy, launch_proxy, count_drawn_rows },
     { bit(SANTA_TOP_K) | bit(SANTA_TOP_P), SANTA_SCORES_EXACT, false, measure_selected, arrange_selected,
       launch_selected, count_rows },
-    { bit(SANTA_TOP_K), SANTA_SCORES_PROXY, false, measure_selected, arrange_selected, launch_selected,
-      count_drawn_rows },
+    { bit(SANTA_TOP_K) | bit(SANTA_TOP_P), SANTA_SCORES_PROXY, false, measure_selected, arrange_selected,
+      launch_selected, count_drawn_rows },
     { bit(SANTA_VATTENTION), SANTA_SCORES_EXACT, false, measure_va, arrange_va, launch_va, count_nothing },
     { bit(SANTA_VATTENTION), SANTA_SCORES_PROXY, false, measure_va, arrange_va, launch_va, count_nothing },
     { bit(SANTA_SAAP), SANTA_SCORES_EXACT, false, measure_routed, arrange_routed, launch_routed,

@@ -19,9 +19,8 @@
                        synchronisation, no read-back. It may be captured in a CUDA graph; with
                        seeds or offsets in device memory a replayed graph draws anew.
    METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash, top-k, top-p,
-                       vattention, pps, saap, sample-attention. Exact scores; for sys, prop,
-                       pps, top-k and vattention also those from a copy of K. The others have a
-                       status of their own.
+                       vattention, pps, saap, sample-attention. Exact scores, and those from a
+                       copy of K as on the CPU. The others have a status of their own.
                        std_error is a kernel more, which reads the drawn rows of v again, for
                        vattention and from a copy those of k, too, and there counts from out as
                        it was rounded. Scores are in base 2 inside: above 2.3e38 they are
@@ -138,8 +137,8 @@
                        GPU.
    TOP-K, TOP-P        Of the chosen keys K is read again, for each head. Top-k from a copy of K
                        is faster with a stash of 8 or 16 bits, which ranks keys by sixteenths of
-                       an octave. A NaN in the copy gives NaN, and with such a stash 64 keys
-                       whose largest score is beyond 69,300 do.
+                       an octave; top-p has none. A NaN in the copy gives NaN, and with such a
+                       stash 64 keys whose largest score is beyond 69,300 do.
    COPY OF K           santa_proxy_encode and santa_proxy_append make it, from k of any type
                        here, on the stream and without waiting; its bytes are the CPU's but for
                        about one in 16,000, in blocks of 16 keys of 32 features one in 800: the

@@ -12,7 +12,8 @@
    the last-level cache, so K and V come from memory. The methods of a cell take turns, so that
    what else the machine does hits all alike. Times are medians over the rounds; dense/x
    compares the least times, with 10 and 90 % of what single rounds say, and is left out where
-   times spread too much for a verdict. Tables have 100 columns, 80 where COLUMNS is less than
+   times spread too much for a verdict. error: of a head's output against exact attention, over
+   the length of a row of V, one call. Tables have 100 columns, 80 where COLUMNS is less than
    100. */
 #define _DEFAULT_SOURCE
 #define SANTA_IMPLEMENTATION
@@ -81,6 +82,7 @@ typedef struct row {
     size_t workspace_bytes;
     int runs;
     double t[MAX_ROUNDS], median, low, high, bytes;  /* t: in the order of the rounds */
+    double error;                                    /* of a head's output, over a row of V; -1: none */
 } row;
 
 /* A predictor that costs nothing and tells nothing: keys at equal distances, the same ones for
@@ -163,6 +165,7 @@ static const method methods[] = {
     { "iid",        DECODE,  SANTA_IID,        TOKENS,            0, NULL        },
     { "top-k",      DECODE,  SANTA_TOP_K,      TOKENS,            0, NULL        },
     { "top-k copy", DECODE,  SANTA_TOP_K,      TOKENS,            0, from_copy   },
+    { "top-p copy", DECODE,  SANTA_TOP_P,      TOKENS,            0, from_copy   },
     { "top-p",      DECODE,  SANTA_TOP_P,      TOKENS,            0, NULL        },
     { "vattention", DECODE,  SANTA_VATTENTION, TOKENS | PAGES,    1, ten_percent },
     { "vatt copy",  DECODE,  SANTA_VATTENTION, TOKENS,            0, from_copy   },
@@ -485,6 +488,48 @@ static double once(const cell *c, row *r) {
     return (now() - start) / c->repeat;
 }
 
+/* rms length of the rows of V that a cell's first window begins with. */
+static double length_of_v(const cell *c) {
+    const santa_attention a = attention(c, arena.data);
+    double squares = 0.0;
+    int32_t j;
+    for (j = 0; j < 64 && j < c->n; j++) {
+        const float one = 1.0f;
+        float v[DIM];
+        if (santa_gather(&a, 0, 0, &j, &one, 1, v) != SANTA_OK) fail("santa_gather");
+        for (int i = 0; i < DIM; i++) squares += (double)v[i] * (double)v[i];
+    }
+    return sqrt(squares / (double)j);
+}
+
+/* One more call of each row, on the first window, beside exact attention: rms over heads. */
+static void find_errors(const cell *c, row *rows, int count) {
+    static float exact[MOST_HEADS * DIM];
+    santa_attention a = attention(c, arena.data);
+    santa_options o;
+    memset(&o, 0, sizeof o);
+    o.isa = set.isa->isa;
+    const size_t bytes = santa_workspace_size(&a, &o);
+    void *workspace = allocate(bytes);
+    if (santa_decode(&a, &o, workspace, bytes, NULL) != SANTA_OK) fail("exact attention");
+    memcpy(exact, output, sizeof exact);
+    free(workspace);
+    const double length = length_of_v(c);
+    for (int i = 0; i < count; i++) {
+        row *r = rows + i;
+        double squares = 0.0;
+        if (r->m->what != DECODE) continue;
+        a = attention(c, arena.data);
+        if (has_copy(r->m)) a.proxy = copies.data;
+        if (has_router(r->m)) with_router(&a);
+        const santa_status status = santa_decode(&a, &r->o, r->workspace, r->workspace_bytes, NULL);
+        if (status != SANTA_OK) fail(santa_status_string(status));
+        for (int64_t k = 0; k < c->heads * DIM; k++)
+            squares += ((double)output[k] - (double)exact[k]) * ((double)output[k] - (double)exact[k]);
+        r->error = sqrt(squares / (double)c->heads) / length;
+    }
+}
+
 static void summarise(const cell *c, row *r) {
     const double size = (double)c->type->bytes / (double)c->type->block,
                  all = (double)(c->n * c->kv_heads * DIM);
@@ -522,6 +567,8 @@ static void measure(const cell *c, row *rows, int count) {
             const double t = once(c, r);
             if (round >= 0) r->t[r->runs++] = t;
         }
+    for (int i = 0; i < count; i++) rows[i].error = -1.0;
+    if (!c->warm) find_errors(c, rows, count);
     for (int i = 0; i < count; i++) summarise(c, rows + i);
     copies.count = 0;
 }
@@ -561,15 +608,15 @@ static void csv_row(const cell *c, const row *r, const row *floor, const row *de
     if (!started++)
         fprintf(set.csv, "section,method,type,layout,n,threads,heads,kv_heads,num_samples,isa,"
                 "median_ms,low_ms,high_ms,bytes,gb_per_s,read_gb_per_s,over_read_k,dense_over_method,"
-                "gain_low,gain_high,p90_over_p10\n");
+                "gain_low,gain_high,p90_over_p10,error\n");
     const gain g = over_dense(r, dense);
     fprintf(set.csv, "%s,%s,%s,%s,%lld,%lld,%lld,%lld,%lld,%s,%.6f,%.6f,%.6f,%.0f,%.3f,%.3f,%.3f,"
-            "%.3f,%.3f,%.3f,%.3f\n",
+            "%.3f,%.3f,%.3f,%.3f,%.3g\n",
             c->section, r->m->name, c->type->name, c->place->name, (long long)c->n,
             (long long)threads_of(c, r), (long long)c->heads, (long long)c->kv_heads, (long long)r->samples,
             set.isa->name, r->median * 1e3, r->low * 1e3, r->high * 1e3, r->bytes, rate(r),
             floor ? rate(floor) : 0.0, floor ? r->median / floor->median : 0.0,
-            g.best, g.low, g.high, g.busy);
+            g.best, g.low, g.high, g.busy, r->error);
 }
 
 /* 100 columns, or 80: then without the spread of times. */
@@ -588,15 +635,17 @@ static void print(const cell *c, const row *rows, int count) {
            (long long)c->n, (long long)c->heads, (long long)c->kv_heads, (long long)c->threads,
            c->threads == 1 ? "" : "s");
     printf("%-10s %4s %9s%-*s %7s %6s %5s %6s %6s\n", "method", "S", "ms", is_wide() ? 21 : 0,
-           is_wide() ? "  (10 .. 90 %)" : "", "MB", "GB/s", "%read", "/readK", "dense/x (10 .. 90 %)");
+           is_wide() ? "  (10 .. 90 %)" : "", "MB", "error", "%read", "/readK", "dense/x (10 .. 90 %)");
     for (int i = 0; i < count; i++) {
         const row *r = rows + i;
         const gain g = over_dense(r, dense);
-        char range[32] = "", draws[16] = "-";
+        char range[32] = "", draws[16] = "-", error[16] = "-";
         if (is_wide()) snprintf(range, sizeof range, "  (%.3f .. %.3f)", r->low * 1e3, r->high * 1e3);
         if (r->samples) snprintf(draws, sizeof draws, "%lld", (long long)r->samples);
-        printf("%-10s %4s %9.3f%-*s %7.1f %6.2f", r->m->name, draws, r->median * 1e3, is_wide() ? 21 : 0,
-               range, r->bytes * 1e-6, rate(r));
+        if (r->error > 0.0 && r->error < 1e-3) snprintf(error, sizeof error, "%.0e", r->error);
+        else if (r->error >= 0.0) snprintf(error, sizeof error, "%.3f", r->error);
+        printf("%-10s %4s %9.3f%-*s %7.1f %6s", r->m->name, draws, r->median * 1e3, is_wide() ? 21 : 0,
+               range, r->bytes * 1e-6, error);
         if (floor) printf(" %5.1f %6.2f", 100.0 * rate(r) / rate(floor), r->median / floor->median);
         else printf(" %5s %6s", "-", "-");
         if (!dense || r == dense) printf(" %6s\n", "-");
@@ -1108,12 +1157,13 @@ int main(int argc, char **argv) {
         return 0;
     }
     printf("# One decode step, batch 1, head_dim %d, K and V from memory. MB: of K and V that\n"
-           "# the method needs; GB/s: that over the time; %%read: share of the rate at which K\n"
-           "# is read once in the same rounds by as many threads; /readK: time over that\n"
-           "# read's; dense/x: times faster than dense, by the least times. vattention: 10 %%\n"
-           "# of the keys per head (more below 64k), predictor without cost; read 10 %%: as\n"
-           "# many rows of K and V, as single rows can be read at best. bernoulli: sys, one\n"
-           "# draw per K feature and group. P16: pages of 16 tokens, in no order. dense q8,\n"
+           "# the method needs; error: of a head's output, over the length of a row of V;\n"
+           "# %%read: share of the rate at which K is read once in the same rounds by as many\n"
+           "# threads; /readK: time over that read's; dense/x: times faster than dense, by\n"
+           "# the least times. vattention: 10 %% of the keys per head (more below 64k),\n"
+           "# predictor without cost; read 10 %%: as many rows of K and V, as single rows can\n"
+           "# be read at best. bernoulli: sys, one draw per K feature and group. P16: pages\n"
+           "# of 16 tokens, in no order. dense q8,\n"
            "# sys q8: SANTA_SCORES_Q8. The query is f32, to bf16 K bf16.\n", DIM);
     progress.all = bits(set.types)
                    * (set.sweep ? SWEEP_CELLS * bits(set.layouts) : table_cells() + 2 + 3 * CROSS_STEPS);

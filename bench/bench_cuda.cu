@@ -182,6 +182,32 @@ static const char *const type_name[] = { "f32", "f16", "bf16", "e4m3" };
 static const char *const stash_name[] = {"         ", "stash f32", "stash f16",
                                          "stash u8 "}; /* none: dense */
 
+/* Numbers on the card as f32. */
+static std::vector<float> numbers(const void *device, santa_dtype type, size_t n) {
+    const int size = type == SANTA_F32 ? 4 : type == SANTA_E4M3 ? 1 : 2;
+    std::vector<unsigned char> raw(n * (size_t)size);
+    std::vector<float> x(n);
+    CUDA(cudaMemcpy(raw.data(), device, raw.size(), cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < n; i++) {
+        uint16_t half = 0;
+        if (size == 4) memcpy(&x[i], &raw[4 * i], 4);
+        else if (size == 1) x[i] = santa_e4m3_to_f32(raw[i]);
+        else {
+            memcpy(&half, &raw[2 * i], 2);
+            x[i] = type == SANTA_F16 ? santa_f16_to_f32(half) : santa_bf16_to_f32(half);
+        }
+    }
+    return x;
+}
+static double rms(const std::vector<float> &x, const std::vector<float> *from) {
+    double squares = 0.0;
+    for (size_t i = 0; i < x.size(); i++) {
+        const double off = (double)x[i] - (from ? (double)(*from)[i] : 0.0);
+        squares += off * off;
+    }
+    return sqrt(squares / (double)x.size());
+}
+
 static void bench(timer &t, int type, int batch, int n, bool hnd, int page,
                   const std::vector<method> &methods, int runs, FILE *csv) {
     const int size = type == 0 ? 4 : type == 3 ? 1 : 2;
@@ -236,6 +262,8 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page,
     void *dense_workspace = nullptr;
     double busy = 0.0;
     int bits = 0;
+    std::vector<float> exact;
+    const double of_v = rms(numbers(v, (santa_dtype)type, 64 * DIM), nullptr);
     for (const method &m : methods) {
         /* the copy, as the last row of K is written and all at once */
         if (m.bits && m.bits != bits) {
@@ -293,12 +321,16 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page,
                us, moved / 1e6, moved / us * 1e-6);
         print_ratio(over_floor, "floor");
         if (call != dense) print_ratio(over_dense, "dense");
+        const std::vector<float> got = numbers(out, q_type, (size_t)batch * HEADS * DIM);
+        if (call == dense) exact = got;
+        const double error = rms(got, &exact) / of_v;
+        if (call != dense) printf("  error %.3f", error);
         printf("\n");
         fflush(stdout);
         if (csv)
-            fprintf(csv, "%s,%d,%d,%s,%s,%d,%d,%.2f,%.2f,%.0f,%.3f,%s,%s\n", type_name[type], batch, n,
+            fprintf(csv, "%s,%d,%d,%s,%s,%d,%d,%.2f,%.2f,%.0f,%.3f,%s,%s,%.3g\n", type_name[type], batch, n,
                     layout, m.name, m.samples, (int)m.stash, us, t.middle(times[0]), moved,
-                    moved / us * 1e-6, csv_ratio(over_floor), csv_ratio(over_dense));
+                    moved / us * 1e-6, csv_ratio(over_floor), csv_ratio(over_dense), error);
         if (call != dense) {
             CUDA(cudaGraphExecDestroy(call));
             CUDA(cudaFree(workspace));
@@ -913,7 +945,7 @@ int main(int argc, char **argv) {
     if (csv)
         fprintf(csv,
                 "type,batch,context,layout,method,num_samples,stash,us,floor_us,bytes,tb_per_s,over_floor,"
-                "dense_over_method\n");
+                "dense_over_method,error\n");
     const std::vector<method> main_set = { { "dense", SANTA_DENSE, 0, SANTA_STASH_DEFAULT, 0 },
                                            { "prop", SANTA_PROP, 128, SANTA_STASH_U8, 0 },
                                            { "prop", SANTA_PROP, 128, SANTA_STASH_F32, 0 },

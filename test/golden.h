@@ -359,31 +359,31 @@
     {4, 0xa8953d2fu, 0x653c9029u}, /* 357: sys */
     {0, 0x215f9657u, 0x83c54167u}, /* 358: top-k */
     {0, 0xf66352ccu, 0x203e53a8u}, /* 359: vattention */
-    {0, 0x0d660f2du, 0xd8a8bddfu}, /* 360: pps */
+    {0, 0x0d660f2du, 0x45ab5c50u}, /* 360: pps */
     {0, 0xd02f8d9bu, 0xc9c9a10fu}, /* 361: sys */
     {0, 0x2dc5e18fu, 0xf36380eeu}, /* 362: top-k */
     {1, 0xf89a4285u, 0x5ed8718fu}, /* 363: vattention */
     {0, 0xce0cd975u, 0xe7623fc6u}, /* 364: pps */
-    {0, 0xd98e6daau, 0xc861d9f7u}, /* 365: sys */
+    {0, 0xd98e6daau, 0xf39db364u}, /* 365: sys */
     {0, 0x98e17960u, 0xc1f0fd1au}, /* 366: top-k */
     {0, 0xee94bb02u, 0x5ba20066u}, /* 367: vattention */
     {0, 0xcb495f81u, 0xf25c1d06u}, /* 368: pps */
     {0, 0x375c3182u, 0x8b063963u}, /* 369: sys */
     {1, 0x0eef556eu, 0x88bfbe79u}, /* 370: top-k */
     {0, 0x67907880u, 0x4de80c54u}, /* 371: vattention */
-    {0, 0x8ac0b96cu, 0xfb0c8572u}, /* 372: pps */
+    {0, 0x8ac0b96cu, 0xecaed794u}, /* 372: pps */
     {0, 0x8cbaf864u, 0xed5ef30au}, /* 373: sys */
     {0, 0x97f9548eu, 0xda79125cu}, /* 374: top-k */
     {0, 0xd5e82511u, 0xa06adabdu}, /* 375: vattention */
-    {0, 0xab57ab1eu, 0x9f43b415u}, /* 376: pps */
-    {0, 0x60343245u, 0x5368041cu}, /* 377: sys */
+    {0, 0xab57ab1eu, 0xf43c20ecu}, /* 376: pps */
+    {0, 0x60343245u, 0xa4b6a8fau}, /* 377: sys */
     {0, 0x261c8212u, 0xf168713au}, /* 378: top-k */
     {0, 0x2ef13698u, 0xfa46d3efu}, /* 379: vattention */
     {1, 0x09c4b473u, 0x8232de80u}, /* 380: pps */
     {0, 0x279f58dbu, 0x23afb5f3u}, /* 381: sys */
     {0, 0x37eda71du, 0xf036b863u}, /* 382: top-k */
     {1, 0x8449e3e9u, 0x28867b06u}, /* 383: vattention */
-    {0, 0xeb644578u, 0x155c7b53u}, /* 384: pps */
+    {0, 0xeb644578u, 0x813b0f70u}, /* 384: pps */
     {1, 0xfd391c43u, 0xb9670420u}, /* 385: sys */
     {2, 0xb651e7bcu, 0x0641270du}, /* 386: top-k */
     {0, 0x088f93b1u, 0x8ccb3bbfu}, /* 387: vattention */
@@ -560,3 +560,15 @@
     {2, 0x50023fc9u, 0x26587d47u}, /* 558: saap */
     {0, 0xe829c139u, 0xc94f1762u}, /* 559: saap */
     {0, 0x3605fc63u, 0x39873ec8u}, /* 560: saap */
+    {0, 0x92ad529au, 0x320c40d4u}, /* 561: top-p */
+    {1, 0x1c0d9caau, 0x31b02b30u}, /* 562: top-p */
+    {0, 0x43fdf3e2u, 0xa160eb74u}, /* 563: top-p */
+    {0, 0x8020fe44u, 0x5ae77af9u}, /* 564: top-p */
+    {1, 0xfa757ad6u, 0x8334fbb9u}, /* 565: top-p */
+    {0, 0xc6411189u, 0xe140f7c1u}, /* 566: top-p */
+    {1, 0x976837fcu, 0xd0df2efeu}, /* 567: top-p */
+    {0, 0xf48bcdf3u, 0x2b8208afu}, /* 568: top-p */
+    {3, 0x5e0869d9u, 0xdb7ca745u}, /* 569: top-p */
+    {0, 0xb1d882b2u, 0x50d7c733u}, /* 570: top-p */
+    {0, 0x936256e5u, 0x23cc308cu}, /* 571: top-p */
+    {2, 0xada948a6u, 0xb2e46ee3u}, /* 572: top-p */

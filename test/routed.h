@@ -382,7 +382,6 @@ static inline void model(const routed *x, const santa_options *o, int64_t b, int
     for (int64_t c = 0; c < n; c++) {
         const double part = (double)keys[c] / (double)ref_max(m->to - m->from, 1);
         m->imbalance += (double)n * part * part;
-        m->largest = fmax(m->largest, part);
         size[c] = keys[c] ? 0.0 : -1.0;                          /* < 0: not to be drawn from */
     }
     /* the probed buckets: size 2, and 1 for each of their keys */
@@ -472,6 +471,7 @@ static inline void model(const routed *x, const santa_options *o, int64_t b, int
         }
         for (j = m->from; j < m->to && is_whole; j++) if (m->home[j] == c && flag[j] && !all) is_whole = 0;
         m->buckets += is_whole;
+        if (is_whole) m->largest = fmax(m->largest, (double)keys[c] / (double)(m->to - m->from));
     }
     free(f); free(sum); free(size); free(keys);
 }

@@ -1154,7 +1154,7 @@ static void proxy_options(void) {
     GOOD_PROXY(a.proxy_lens = none);
     for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
         const int has = m == SANTA_SYS || m == SANTA_PROP || m == SANTA_PPS || m == SANTA_TOP_K
-                     || m == SANTA_VATTENTION || m == SANTA_SAAP;
+                     || m == SANTA_TOP_P || m == SANTA_VATTENTION || m == SANTA_SAAP;
         CHECK_INT((santa_method_traits((santa_method)m) & SANTA_PROXIES) != 0, has);
         if (has)
             GOOD_PROXY(set_method(m));

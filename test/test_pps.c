@@ -176,6 +176,102 @@ static void beside_sys(void) {
     CHECK_MSG(error[1] < 1.02 * error[0], "squared error %.3f of sys'", error[1] / error[0]);
 }
 
+/* Closed forms of 200 random groups, head by head: as a rule less than sys', by no theorem. */
+static void variance_beside_sys(void) {
+    enum { DV = 24, MOST = 400 };
+    int    heads = 0, above = 0;
+    double most = 0.0, sum = 0.0;
+    const size_t bytes = santa_variance_workspace_size(MOST, DV);
+    void  *work = test_alloc(bytes);
+    for (int64_t g = 0; g < 200; g++) {
+        ref_spec s = ref_spec_make(1 + g % 5, 1, 200 + g, 16);
+        static float  p[5 * MOST], size[MOST];
+        static double score[MOST], prob[MOST];
+        s.head_dim_v = DV;
+        s.gain       = 0.5 + 0.02 * (double)g;
+        s.stream     = (uint64_t)g + 500u * test_seed;
+        ref_problem x;
+        ref_build(&x, &s);
+        float *v = ref_floats(s.len * DV);
+        for (int64_t i = 0; i < s.len * DV; i++) v[i] = (float)x.v[i];
+        for (int64_t j = 0; j < s.len; j++) size[j] = 0.0f;
+        for (int64_t h = 0; h < s.heads; h++) {
+            ref_scores(&x, 0, 0, h, score);
+            ref_softmax(score, s.len, -REF_INF, prob);
+            for (int64_t j = 0; j < s.len; j++) {
+                p[h * MOST + j] = (float)prob[j];
+                if (size[j] < (float)prob[j]) size[j] = (float)prob[j];
+            }
+        }
+        for (int64_t h = 0; h < s.heads; h++) {
+            double pps = 0.0, sys = 0.0;
+            CHECK_STATUS(santa_variance_pps(p + h * MOST, size, s.len, v, DV, DV, 16, &pps, work, bytes),
+                         SANTA_OK);
+            CHECK_STATUS(santa_variance_sys(p + h * MOST, s.len, v, DV, DV, 16, &sys, work, bytes),
+                         SANTA_OK);
+            heads++;
+            above += pps > sys;
+            sum += pps / sys;
+            most = fmax(most, pps / sys);
+        }
+        free(v);
+        ref_free(&x);
+    }
+    CHECK_MSG(above * 5 <= heads * 2 && most < 5.0 && sum < 0.99 * heads,
+              "pps' variance is above sys' in %d of %d heads, at most %.2f times, %.2f on average", above,
+              heads, most, sum / heads);
+    free(work);
+}
+
+/* A head alone: its sure keys, and of the others those that a comb of teeth 1 apart meets along
+   the sum of S p. */
+static void comb_alone(void) {
+    const int64_t samples = 20;
+    for (int turn = 0; turn < 40; turn++) {
+        ref_spec s = ref_spec_make(1, 1, KEYS, 16);
+        s.head_dim_v = 8;
+        s.gain       = 1.0 + 0.2 * (double)(turn % 20);
+        s.stream     = (uint64_t)turn;
+        ref_problem   x;
+        santa_options o = ref_options(SANTA_PPS, samples, test_seed + (uint64_t)turn);
+        static float  f[KEYS], weight[KEYS];
+        static int32_t index[KEYS];
+        double        score[KEYS], prob[KEYS], end = 0.0, before = 0.0;
+        santa_draws   d;
+        int64_t       at = 0, near = 0;
+        memset(&d, 0, sizeof d);
+        d.index = index;
+        d.weight = weight;
+        d.capacity = KEYS;
+        ref_build(&x, &s);
+        ref_scores(&x, 0, 0, 0, score);
+        for (int64_t j = 0; j < KEYS; j++) f[j] = (float)score[j];
+        ref_softmax(score, KEYS, -REF_INF, prob);
+        const size_t bytes = santa_sample_workspace_size(KEYS, &o);
+        void *work = test_alloc(bytes);
+        CHECK_STATUS(santa_sample(f, KEYS, &o, ref_stream(0, 0, 0), &d, work, bytes), SANTA_OK);
+        const double u = ref_random(&o, ref_stream(0, 0, 0), 0);
+        for (int64_t j = 0; j < KEYS; j++) {
+            const double pi = fmin((double)samples * prob[j], 1.0);
+            before = end;
+            end += (double)samples * prob[j];
+            near += fabs(end - u - floor(end - u + 0.5)) < 1e-4;
+            const int is_met = ceil(before - u) + u < end;                    /* the next tooth */
+            if (near) continue;
+            if (!is_met) {
+                CHECK_MSG(at >= d.rows || index[at] != j, "turn %d: not the comb's: key %d", turn, (int)j);
+                continue;
+            }
+            if (!CHECK_MSG(at < d.rows && index[at] == j, "turn %d: no key %d", turn, (int)j)) break;
+            /* where the sure keys hold a quarter they also take up what the others miss */
+            if (pi < 1.0) CHECK_NEAR(weight[at], prob[j] / pi, 1e-6, 1e-4);
+            at++;
+        }
+        free(work);
+        ref_free(&x);
+    }
+}
+
 /* Rows that were not drawn are not read, a NaN stays where it is, all keys drawn is exact. */
 static void edges(void) {
     double        p[HEADS * KEYS];
@@ -365,6 +461,8 @@ const test_case suite_pps[] = {
     {"weights", weights},
     {"variance in closed form", closed_form},
     {"rows and error beside sys", beside_sys},
+    {"variance beside sys", variance_beside_sys},
+    {"a head alone is a comb", comb_alone},
     {"unread rows, NaN, all keys, equal scores", edges},
     {"std_error", error_bar},
     {"std_error of each draw", error_formula},

@@ -507,6 +507,9 @@ static void scores_of_copy(void) {
 
 /* ------------------------------------------------------------ draws and weights */
 
+/* Whether a method takes the highest scores, so that there is no std_error. */
+static int is_top(santa_method m) { return m == SANTA_TOP_K || m == SANTA_TOP_P; }
+
 static santa_options proxy_options(santa_method method, int64_t samples, uint64_t seed) {
     santa_options o = ref_options(method, samples, seed);
     o.scores = SANTA_SCORES_PROXY;
@@ -792,17 +795,17 @@ static void bias(void) {
 /* What is read exactly: short contexts, nothing encoded, many sinks or local keys. */
 static void fixed_keys(void) {
     static const int64_t lens[] = {1, 3, 4, 5, 63, 64, 65, 67, 68, 127};
-    static const santa_method methods[4] = {SANTA_PPS, SANTA_SYS, SANTA_PROP, SANTA_TOP_K};
-    for (int turn = 0; turn < 10 * 4; turn++) {
+    static const santa_method methods[5] = {SANTA_PPS, SANTA_SYS, SANTA_PROP, SANTA_TOP_K, SANTA_TOP_P};
+    for (int turn = 0; turn < 10 * 5; turn++) {
         ref_problem p;
         santa_stats x;
-        const int64_t n = turn < 36 ? lens[turn / 4] : 300;
+        const int64_t n = turn < 45 ? lens[turn / 5] : 300;
         const int32_t none[1] = {63};
         group_make(&p, 3, n, 16, 8, 2.0, (uint64_t)turn);
-        p.a.std_error = turn % 4 == 3 ? NULL : p.std_error;
+        p.a.std_error = is_top(methods[turn % 5]) ? NULL : p.std_error;
         unsigned char *memory = copy_make(&p, 4), nothing = 0;
         if (n < 64) p.a.proxy = &nothing; /* there is no block */
-        santa_options o = proxy_options(methods[turn % 4], 8, test_seed);
+        santa_options o = proxy_options(methods[turn % 5], 8, test_seed);
         if (n == 300) p.a.proxy_lens = none;
         double *exact = ref_exact(&p);
         if (ref_run(&p, &o, &x)) {
@@ -1069,15 +1072,18 @@ static void useless_copies(void) {
         }
 }
 
-/* One key along a single rotated feature, which few bits cut short: by the copy it has far less
-   mass than it has. The guard sees it, or it is drawn; of 2 bits rarely neither. */
+/* One key along a single rotated feature, which few bits cut short: by the copy it has less
+   mass than it has. Of 4 bits its score is short by a fifth: it is drawn where it has a third
+   of the mass, and from a score of 15 on a guard trips. 2 bits leave it an eighth of its score:
+   most draws miss it, and no guard sees that, which is the manual's warning. */
 static void planted_key(void) {
-    enum { N = 1024, D = 64, AT = 11 };
-    for (int bits = 2; bits <= 4; bits += 2) {
+    enum { N = 1024, D = 64, AT = 11, CALLS = 20 };
+    for (int turn = 0; turn < 10; turn++) {
+        const int    bits = turn < 5 ? 4 : 2;
+        const double score = 9.0 + 2.0 * (double)(turn % 5);
         ref_problem p;
-        santa_stats x;
         double key[D], turned[D];
-        int missed = 0;
+        int missed = 0, tripped = 0;
         group_make(&p, 1, N, D, 8, 1.0, 5);
         for (int c = 0; c < D; c++) key[c] = ref_turn(c) * ref_parity_sign(AT, c) / 8.0;
         ref_rotate(key, D, turned);
@@ -1085,20 +1091,25 @@ static void planted_key(void) {
         for (int c = 0; c < D; c++) {
             for (int j = 0; j < N; j++) p.k[j * D + c] = (double)(float)(0.05 * p.k[j * D + c]);
             p.k[500 * D + c] = (double)(float)(8.0 * key[c]);
-            p.q[c] = (double)(float)(20.0 * key[c]);                   /* score 20, all others about 0 */
+            p.q[c] = (double)(float)(score * key[c]);                /* all others' are about 0 */
         }
         for (int c = 0; c < 8; c++) p.v[500 * 8 + c] = 5.0;
         ref_write(&p);
         unsigned char *memory = copy_make(&p, bits);
         double *exact = ref_exact(&p);
-        for (int i = 0; i < 40; i++) {
+        for (int i = 0; i < CALLS; i++) {
             const santa_options o =
                 proxy_options(i % 2 ? SANTA_PPS : SANTA_SYS, 64, test_seed + (uint64_t)i);
+            santa_stats x;
             if (!ref_run(&p, &o, &x)) return;
-            missed += ref_error2(&p, exact, NULL) > 0.01;
+            missed += ref_error2(&p, exact, NULL) > 50.0;        /* half of its mass or more */
+            tripped += x.rescued_rows + x.redone_rows > 0;
         }
-        CHECK_MSG(missed <= (bits == 4 ? 0 : 8), "%d bits: the planted key is missed in %d of 40 calls",
-                  bits, missed);
+        const char *format = "%d bits, score %g: missed in %d, a guard trips in %d of 20 calls";
+        if (bits == 4) CHECK_MSG(missed == 0, format, bits, score, missed, tripped);
+        if (bits == 4 && score >= 15.0) CHECK_MSG(tripped == CALLS, format, bits, score, missed, tripped);
+        if (bits == 2 && score <= 13.0)
+            CHECK_MSG(missed >= CALLS / 4, format, bits, score, missed, tripped);
         free(exact); free(memory);
         ref_free(&p);
     }
@@ -1115,16 +1126,17 @@ static int nan_outputs(const ref_problem *p, int64_t b, int64_t i, int64_t h) {
 
 /* NaN and infinity in K and q: never a plausible number. */
 static void not_finite(void) {
-    static const santa_method methods[] = {SANTA_PPS, SANTA_SYS, SANTA_PROP, SANTA_TOP_K, SANTA_VATTENTION};
+    static const santa_method methods[] = {SANTA_PPS,   SANTA_SYS,        SANTA_PROP,
+                                           SANTA_TOP_K, SANTA_VATTENTION, SANTA_TOP_P};
     static const int64_t places[] = {0, 3, 4, 70, 200, 255, 256, 299};
-    for (int m = 0; m < 5; m++)
+    for (int m = 0; m < 6; m++)
         for (int at = 0; at < 8; at++)
             for (int what = 0; what < 3; what++) {
                 ref_problem p;
                 group_make(&p, 3, 300, 16, 8, 1.0, (uint64_t)m);
                 p.k[places[at] * 16 + 3] = what == 0 ? (double)test_nan() : what == 1 ? REF_INF : -REF_INF;
                 ref_write(&p);
-                if (methods[m] == SANTA_TOP_K) p.a.std_error = NULL;
+                if (is_top(methods[m])) p.a.std_error = NULL;
                 unsigned char *memory = copy_make(&p, 4);
                 santa_options o = proxy_options(methods[m], 16, test_seed);
                 if (m == 4) o.vattention.sink_tokens = o.vattention.local_tokens = 20;
@@ -1141,11 +1153,11 @@ static void not_finite(void) {
                 free(memory);
                 ref_free(&p);
             }
-    for (int m = 0; m < 5; m++) { /* a query; a copy's gain, while K is fine */
+    for (int m = 0; m < 6; m++) { /* a query; a copy's gain, while K is fine */
         ref_problem p;
         santa_stats x;
         group_make(&p, 3, 300, 16, 8, 1.0, (uint64_t)m);
-        if (methods[m] == SANTA_TOP_K) p.a.std_error = NULL;
+        if (is_top(methods[m])) p.a.std_error = NULL;
         p.q[16 + 5] = (double)test_nan();
         ref_write(&p);
         unsigned char *memory = copy_make(&p, 2);
@@ -1171,8 +1183,9 @@ static void not_finite(void) {
 
 /* Scores that are equal, far apart, or those of one key. */
 static void degenerate(void) {
-    static const santa_method methods[] = {SANTA_PPS, SANTA_SYS, SANTA_PROP, SANTA_TOP_K, SANTA_VATTENTION};
-    for (int m = 0; m < 5; m++)
+    static const santa_method methods[] = {SANTA_PPS,   SANTA_SYS,        SANTA_PROP,
+                                           SANTA_TOP_K, SANTA_VATTENTION, SANTA_TOP_P};
+    for (int m = 0; m < 6; m++)
         for (int what = 0; what < 7; what++) {
             ref_problem p;
             santa_stats x;
@@ -1189,7 +1202,7 @@ static void degenerate(void) {
             for (int64_t i = 0; i < 400 * 16; i++) p.k[i] = (double)(float)p.k[i];
             if (what == 0 || what == 1 || what == 2) for (int64_t i = 0; i < 400 * 8; i++) p.v[i] = 2.0;
             ref_write(&p);
-            if (methods[m] == SANTA_TOP_K) p.a.std_error = NULL;
+            if (is_top(methods[m])) p.a.std_error = NULL;
             unsigned char *memory = copy_make(&p, 4);
             double *exact = ref_exact(&p);
             santa_options o = proxy_options(methods[m], 32, test_seed);
@@ -1276,20 +1289,22 @@ static void overrated_key(void) {
 /* Rows of K and V that a call does not say it reads may hold anything; K's only once
    encoded. */
 static void unread_rows(void) {
-    static const santa_method methods[] = {SANTA_PPS, SANTA_SYS, SANTA_PROP, SANTA_TOP_K, SANTA_VATTENTION};
+    static const santa_method methods[] = {SANTA_PPS,   SANTA_SYS,        SANTA_PROP,
+                                           SANTA_TOP_K, SANTA_VATTENTION, SANTA_TOP_P};
     enum { N = 300, HEADS = 3 };
-    for (int turn = 0; turn < 20; turn++) {
-        const santa_method method = methods[turn % 5];
+    for (int turn = 0; turn < 24; turn++) {
+        const santa_method method = methods[turn % 6];
         ref_problem p;
         santa_stats x, again;
         int drawn[N], count = 0;
         group_make(&p, HEADS, N, 16, 0, 1.0 + 0.1 * (double)turn, (uint64_t)turn);
-        if (method == SANTA_TOP_K) p.a.std_error = NULL;
+        if (is_top(method)) p.a.std_error = NULL;
         unsigned char *memory = copy_make(&p, turn % 2 ? 4 : 2);
         santa_options o =
             turn < 15 ? bare_options(method, 12, test_seed) : proxy_options(method, 12, test_seed);
         o.isa = santa_best_isa();
         if (turn % SANTA_ISA_COUNT) o.isa = SANTA_ISA_SCALAR;
+        if (method == SANTA_TOP_P) o.top_p = 0.4;
         if (method == SANTA_VATTENTION) {
             o.vattention.sink_tokens = 4;
             o.vattention.local_tokens = 108;
@@ -1327,7 +1342,8 @@ static void unread_rows(void) {
 
 /* A sliding window: pages before it are gone, the copy's blocks there hold anything. */
 static void window_of_pages(void) {
-    static const santa_method methods[] = {SANTA_PPS, SANTA_SYS, SANTA_PROP, SANTA_TOP_K, SANTA_VATTENTION};
+    static const santa_method methods[] = {SANTA_PPS,   SANTA_SYS,        SANTA_PROP,
+                                           SANTA_TOP_K, SANTA_VATTENTION, SANTA_TOP_P};
     static const int64_t pages[] = {16, 32, 64, 96};
     for (int turn = 0; turn < 20; turn++) {
         ref_spec s = ref_spec_make(4, 2, 500, 32);
@@ -1338,9 +1354,9 @@ static void window_of_pages(void) {
         s.q_len     = 1 + turn % 3;
         s.stream    = (uint64_t)turn;
         ref_build(&p, &s);
-        if (turn % 5 == 3) p.a.std_error = NULL;
+        if (is_top(methods[turn % 6])) p.a.std_error = NULL;
         unsigned char *memory = copy_make(&p, 4);
-        santa_options o = proxy_options(methods[turn % 5], 16, test_seed);
+        santa_options o = proxy_options(methods[turn % 6], 16, test_seed);
         if (o.method == SANTA_VATTENTION) o.vattention.sink_tokens = o.vattention.local_tokens = 20;
         const int64_t rows = s.q_len * 4, begin = 500 - s.q_len - s.window + 1;
         double *before = ref_doubles(rows * 32);
@@ -1415,7 +1431,8 @@ static void shuffled_for(void *user, int64_t count, santa_task task, void *conte
 }
 
 static santa_options some_options(int method, int turn) {
-    static const santa_method methods[] = {SANTA_PPS, SANTA_SYS, SANTA_PROP, SANTA_TOP_K, SANTA_VATTENTION};
+    static const santa_method methods[] = {SANTA_PPS,   SANTA_SYS,        SANTA_PROP,
+                                           SANTA_TOP_K, SANTA_VATTENTION, SANTA_TOP_P};
     santa_options o = proxy_options(methods[method], 8 << turn % 4, test_seed + (uint64_t)turn);
     if (turn % 4 == 1) o.proxy.rescue_above = 1e-6;
     if (turn % 4 == 2) o.proxy.exact_above = 0.02;
@@ -1432,7 +1449,7 @@ static santa_options some_options(int method, int turn) {
    its sequences alone, several query rows or each alone, a range of items. */
 static void same_bits(void) {
     for (int turn = 0; turn < (test_quick ? 8 : 20); turn++)
-        for (int m = 0; m < 5; m++) {
+        for (int m = 0; m < 6; m++) {
             ref_spec s = ref_spec_make(4, 2, turn % 4 == 3 ? 2100 : 500 + turn, 32);
             s.batch  = turn % 4 == 3 ? 1 : 3;
             s.q_len  = turn % 4 == 3 ? 1 + turn % 2 : 1 + turn % 4;
@@ -1446,7 +1463,7 @@ static void same_bits(void) {
             santa_options o = some_options(m, turn);
             ref_problem p;
             ref_build(&p, &s);
-            if (m == 3) p.a.std_error = NULL;
+            if (is_top(o.method)) p.a.std_error = NULL;
             unsigned char *memory = copy_make(&p, turn % 2 ? 2 : 4);
             given want = given_by(&p, &o);
             for (int threads = 2; threads <= 5; threads += 3) {
@@ -1466,7 +1483,7 @@ static void same_bits(void) {
                 else if (layout > REF_STRIDED) other.page_size = 192;
                 else other.layout = (ref_layout)layout;
                 ref_build(&x, &other);
-                if (m == 3) x.a.std_error = NULL;
+                if (is_top(o.method)) x.a.std_error = NULL;
                 unsigned char *again = copy_make(&x, p.a.proxy_bits);
                 given got = given_by(&x, &o);
                 CHECK_MSG(same_given(&want, &got), "turn %d, %s: layout %d", turn,
@@ -1482,7 +1499,7 @@ static void same_bits(void) {
                 one.batch = 1;
                 one.first_sequence = b;
                 ref_build(&x, &one);
-                if (m == 3) x.a.std_error = NULL;
+                if (is_top(o.method)) x.a.std_error = NULL;
                 unsigned char *again = copy_make(&x, p.a.proxy_bits);
                 santa_options alone = o;
                 alone.request_ids = id;
@@ -1531,7 +1548,7 @@ static void head_alone(void) {
 
 /* Query rows that share a pass give what each gives alone, shown as a batch of rows. */
 static void rows_alone(void) {
-    for (int m = 0; m < 5; m++)
+    for (int m = 0; m < 6; m++)
         for (int turn = 0; turn < 6; turn++) {
             ref_spec s = ref_spec_make(2, 1, 400, 16);
             ref_problem p;
@@ -1539,9 +1556,9 @@ static void rows_alone(void) {
             s.stream = (uint64_t)turn;
             s.causal = turn % 2;
             ref_build(&p, &s);
-            if (m == 3) p.a.std_error = NULL;
-            unsigned char *memory = copy_make(&p, 4);
             santa_options o = some_options(m, turn);
+            if (is_top(o.method)) p.a.std_error = NULL;
+            unsigned char *memory = copy_make(&p, 4);
             given all = given_by(&p, &o);
             for (int64_t i = 0; i < s.q_len; i++) { /* as the last of fewer rows, without a mask */
                 ref_spec one = s;
@@ -1550,7 +1567,7 @@ static void rows_alone(void) {
                 one.causal = 0;
                 one.len = s.causal ? 400 - s.q_len + i + 1 : 400;
                 ref_build(&x, &one);
-                if (m == 3) x.a.std_error = NULL;
+                if (is_top(o.method)) x.a.std_error = NULL;
                 memcpy(x.k, p.k, (size_t)(one.len * 16) * sizeof(double));
                 memcpy(x.v, p.v, (size_t)(one.len * 16) * sizeof(double));
                 memcpy(x.q, p.q, (size_t)(one.q_len * 2 * 16) * sizeof(double));
@@ -1570,6 +1587,52 @@ static void rows_alone(void) {
 }
 
 /* ------------------------------------------------------------ error bars, others */
+
+/* One key alone says nothing of the others: no bar. Beside keys read exactly there is one, of
+   their rows of V; none is needed where what could be drawn is nothing beside them: such a head
+   is neither rescued nor drawn for. */
+static void few_draws(void) {
+    const santa_method methods[] = {SANTA_SYS, SANTA_PROP, SANTA_PPS};
+    for (int turn = 0; turn < 12; turn++) {
+        ref_problem p;
+        santa_stats x;
+        const int is_hidden = turn >= 6, reads = turn / 3 % 2;
+        group_make(&p, 1, 512, 32, 4, 1.5, 7 + (uint64_t)turn);
+        if (is_hidden) {
+            double square = 0.0;
+            for (int c = 0; c < 32; c++) square += p.q[c] * p.q[c];
+            for (int c = 0; c < 32; c++)
+                p.k[c] = (double)(float)(p.q[c] * (reads ? 110.0 : 85.0) * sqrt(32.0) / square);
+            ref_write(&p);
+        }
+        unsigned char *memory = copy_make(&p, turn % 2 ? 2 : 4);
+        double *exact = ref_exact(&p), error = 0.0, bar = 0.0;
+        for (int i = 0; i < 50; i++) {
+            santa_options o =
+                proxy_options(methods[turn % 3], is_hidden ? 128 : 1, test_seed + (uint64_t)i);
+            if (!is_hidden && !reads) o.proxy.sink_tokens = o.proxy.local_tokens = SANTA_NONE;
+            if (!is_hidden) o.proxy.rescue_above = o.proxy.exact_above = SANTA_NONE;
+            else o.proxy.rescue_above = 1e-6;
+            santa_clear_unused_options(&o);
+            if (!ref_run(&p, &o, &x)) return;
+            if (!is_hidden) {
+                error += ref_error2(&p, exact, NULL);
+                bar += pow((double)p.std_error[0], 2.0);
+            } else {
+                CHECK(p.std_error[0] == 0.0f);
+                CHECK_INT(x.rescued_rows, 0);
+                CHECK_INT(x.k_rows_read, 4 + 64);
+                CHECK_INT(x.v_rows_read, 4 + 64);
+            }
+        }
+        if (!is_hidden && reads)
+            CHECK_MSG(bar > 0.3 * error && bar < 4.0 * error,
+                      "turn %d: the squared bar is %.2f of the squared error", turn, bar / error);
+        else if (!is_hidden) CHECK(isinf(bar));
+        free(exact); free(memory);
+        ref_free(&p);
+    }
+}
 
 /* std_error against the error: Gaussian heads, 4 bits. */
 static void error_bar(void) {
@@ -1647,6 +1710,55 @@ static void top_k(void) {
         all.num_samples = INT64_MAX;
         CHECK_INT(santa_workspace_size(&p.a, &all), bytes);
         if (ref_run(&p, &all, &x)) CHECK_INT(x.v_rows_head, heads * N);
+        free(library); free(memory);
+        ref_free(&p);
+    }
+}
+
+/* The fewest keys of highest scores by the copy that have top_p of what its keys have, each
+   with its exact score, beside those always read: by a sort. */
+static void top_p_by_copy(void) {
+    enum { N = 360 };
+    for (int turn = 0; turn < 30; turn++) {
+        ref_problem p;
+        santa_stats x;
+        double s[N], sorted[N], prob[N], masked[N];
+        const int64_t heads = 1 + turn % 3;
+        int64_t from, to, taken_all = 0;
+        group_make(&p, heads, N, 16, 0, 0.5 + 0.1 * (double)turn, (uint64_t)turn);
+        p.a.std_error = NULL;
+        unsigned char *memory = copy_make(&p, turn % 2 ? 4 : 2);
+        santa_options o = proxy_options(SANTA_TOP_P, 0, test_seed);
+        o.top_p = turn % 5 == 0 ? 0.0 : 0.19 * (double)(turn % 5) + 0.01;
+        santa_clear_unused_options(&o);
+        const double share = o.top_p > 0.0 ? o.top_p : 0.9;
+        float *library = library_scores(&p, &o, 0, 0, 0);
+        copied_part(&p, &o, 0, 0, &from, &to);
+        if (!ref_run(&p, &o, &x)) return;
+        for (int64_t h = 0; h < heads; h++) {
+            const int64_t n = to - from;
+            double all = 0.0, sum = 0.0, z = 0.0, top = 0.0;
+            int64_t most = 0;
+            for (int64_t j = from; j < to; j++) sorted[j - from] = (double)library[h * N + j];
+            for (int64_t j = 0; j < n; j++) all += exp(sorted[j]);
+            qsort(sorted, (size_t)n, sizeof *sorted, compare_scores);
+            while (sum < share * all) sum += exp(sorted[most++]);
+            ref_scores(&p, 0, 0, h, s);
+            for (int64_t j = 0; j < N; j++) {
+                const double guess = (double)library[h * N + j];
+                const int taken = j < from || j >= to || guess >= sorted[most - 1];
+                taken_all += taken;
+                masked[j] = taken ? s[j] : -REF_INF;
+                z += exp(taken ? s[j] : guess);
+            }
+            ref_softmax(masked, N, -REF_INF, prob);
+            for (int64_t j = 0; j < N; j++) top = fmax(top, fabs(prob[j] - weight_of(&p, h, j)));
+            CHECK_MSG(top < 1e-5, "turn %d, head %d: a weight is off by %g", turn, (int)h, top);
+            CHECK_NEAR(p.lse[h], log(z), 1e-4, 1e-5);
+        }
+        CHECK(x.draws == 0 && x.rescued_rows == 0 && x.redone_rows == 0 && x.k_rows_read == x.v_rows_read);
+        CHECK_INT(x.v_rows_head, taken_all);
+        CHECK_INT(x.proxy_rows_read, to - from);
         free(library); free(memory);
         ref_free(&p);
     }
@@ -1782,6 +1894,7 @@ const test_case suite_proxy[] = {
     {"heads that 4 bits serve worst", spread_heads},
     {"useless copies", useless_copies},
     {"a key that the copy hides", planted_key},
+    {"the bar of too few draws, and of none that counts", few_draws},
     {"NaN and infinity", not_finite},
     {"equal, far and single scores", degenerate},
     {"a copy that is far off", far_copy},
@@ -1793,6 +1906,7 @@ const test_case suite_proxy[] = {
     {"query rows alone", rows_alone},
     {"std_error", error_bar},
     {"top-k", top_k},
+    {"top-p", top_p_by_copy},
     {"vattention", vattention},
     {"stash, dense_below", stash_and_dense_below},
     {0, 0}

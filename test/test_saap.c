@@ -320,6 +320,11 @@ static void router(void) {
         CHECK_NEAR(stats.largest_bucket, 0.5, 2e-6, 0.0);
         CHECK_NEAR(stats.covered_mass, sum, 5e-6, 0.0);
     }
+    o.saap.num_probes = 1;                                       /* bucket 1, a fourth of the keys */
+    if (ref_run(&x.p, &o, &stats)) {
+        CHECK_INT(stats.visited_rows, 64);
+        CHECK_NEAR(stats.largest_bucket, 0.25, 2e-6, 0.0);
+    }
     release(&x);
     build_by_hand(&x, 1, 192, 6, one, 1, none);                  /* all keys in one bucket */
     CHECK_INT(buckets_read(&x, 1), 4);

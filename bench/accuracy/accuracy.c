@@ -24,7 +24,7 @@
 
 enum { TABLES = 8, MAX_THREADS = 256, MAX_VARIANTS = 512, MAX_ROUTERS = 2, MAX_BUCKETS = 1024,
        SENSITIVITY_SAMPLES = 64, SEARCH_BODIES = 8, SEARCH_QUESTIONS = 16, COVERAGE_DRAWS = 2,
-       FLASH_DRAWS = 8, TILE = 256, TILE_SAMPLES = 512,
+       FLASH_DRAWS = 8, BAR_DRAWS = 64, BAR_SAMPLES = 128, TILE = 256, TILE_SAMPLES = 512,
        PROBE_PREFILLS = 4,               /* that table 8's look takes of each alpha, about */
        ENOUGH_BODIES = 8 };              /* fewer say too little for an interval */
 
@@ -277,8 +277,9 @@ static int parse_arguments(config *c, int argc, char **argv, llama_error *e) {
 /* ------------------------------------------------------------ variants */
 
 /* What sends queries to the buckets of a .saap file in table 7: its classifier, q . centroid,
-   or an order of buckets that no query changes, a random one for each layer and KV head. */
-enum route { NO_ROUTE, CLASSIFIER, INNER_PRODUCT, RANDOM_ORDER, ROUTES };
+   an order of buckets that no query changes, a random one for each layer and KV head, or what
+   mass they really have, which takes all of K to know. */
+enum route { NO_ROUTE, CLASSIFIER, INNER_PRODUCT, RANDOM_ORDER, ORACLE, ROUTES };
 
 /* One row of a table: a way to attend while answering. */
 typedef struct variant {
@@ -458,18 +459,18 @@ static santa_saap_options *add_routed(run *r, const char *name, const char *budg
 /* Buckets read whole, keys drawn, both, by the routers of one file. */
 static void add_routers(run *r, int f) {
     static const int64_t probes[] = { 4, 16, 32, 64 }, samples[] = { 64, 128, 256, 512, 1024, 2048 };
-    static const char *const names[ROUTES] = { "", "cl.", "i.p.", "random" };
+    static const char *const names[ROUTES] = { "", "cl.", "i.p.", "random", "oracle" };
     const int buckets = (int)r->files[f].num_buckets;
     char name[32], budget[32];
-    for (int route = CLASSIFIER; route <= (f == 0 ? RANDOM_ORDER : INNER_PRODUCT); route++)
+    for (int route = CLASSIFIER; route <= (f == 0 ? ORACLE : INNER_PRODUCT); route++)
         for (int i = 0; i < COUNT(probes) && probes[i] < buckets; i++) {
             snprintf(name, sizeof name, "%s %d, whole", names[route], buckets);
             snprintf(budget, sizeof budget, "l %d", (int)probes[i]);
             add_routed(r, name, budget, route, f, probes[i], SANTA_NONE, 512);
         }
-    for (int route = CLASSIFIER; route <= INNER_PRODUCT; route++)
+    for (int route = CLASSIFIER; route <= (f == 0 ? ORACLE : INNER_PRODUCT); route++)
         for (int wide = 0; wide <= (route == CLASSIFIER); wide++)
-            for (int i = 1; i < COUNT(samples); i++) {
+            for (int i = 1; i < COUNT(samples) && route != RANDOM_ORDER; i++) {
                 snprintf(name, sizeof name, "%s %d, drawn%s", names[route], buckets, wide ? ", w 512" : "");
                 snprintf(budget, sizeof budget, "%d", (int)samples[i]);
                 add_routed(r, name, budget, route, f, SANTA_NONE, samples[i], wide ? 512 : 64);
@@ -648,7 +649,43 @@ typedef struct body {
     void        *index[MAX_ROUTERS];                        /* of its keys, by file */
     santa_buckets *routers[MAX_ROUTERS][ROUTES];            /* [n_layers]; they share their file's index */
     double      *norm;                                      /* [n_layers] sums of |k| before RoPE */
+    float       *oracle[MAX_ROUTERS];                       /* [n_layers, n_kv_heads, num_buckets] */
+    const variant *answers;                                 /* what decoding attends by, or NULL */
 } body;
+
+/* For ORACLE: the logs of what share of a's softmax the buckets of a layer have, mean over a
+   group's heads, of the keys in front of the window. */
+static int know_masses(body *b, const variant *v, santa_attention a, int32_t layer) {
+    const santa_options o = llama_dense();
+    const int64_t n = *a.seq_lens, kv_heads = a.k.shape[2], group = a.q.shape[2] / kv_heads,
+                  far = n - v->options.saap.local_tokens;
+    santa_buckets *x = &b->routers[v->file][ORACLE][layer];
+    float *const share = b->oracle[v->file] + layer * kv_heads * x->num_buckets;
+    a.buckets = x;
+    a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CPU;
+    const size_t bytes = santa_workspace_size(&a, &o);
+    float *scores = (float *)malloc((size_t)(group * n) * sizeof *scores + bytes + 64);
+    if (!scores) return fail(b->r, "no memory for scores");
+    for (int64_t kv = 0; kv < kv_heads; kv++) {
+        float *const f = share + kv * x->num_buckets;
+        const santa_status status = santa_scores(&a, &o, 0, 0, kv, scores, n, scores + group * n, bytes);
+        if (status != SANTA_OK) { free(scores); return fail(b->r, santa_status_string(status)); }
+        for (int64_t c = 0; c < x->num_buckets; c++) f[c] = 1e-30f;
+        for (int64_t g = 0; g < group; g++) {
+            const float *const s = scores + g * n;
+            double top = -HUGE_VAL, sum = 0.0;
+            for (int64_t j = 0; j < far; j++) if ((double)s[j] > top) top = (double)s[j];
+            for (int64_t j = 0; j < far; j++) sum += exp((double)s[j] - top);
+            for (int64_t j = 0; j < far; j++) {
+                const int64_t c = santa_buckets_find(&a, 0, kv, j);
+                if (c >= 0) f[c] += (float)(exp((double)s[j] - top) / sum / (double)group);
+            }
+        }
+        for (int64_t c = 0; c < x->num_buckets; c++) f[c] = logf(f[c]);
+    }
+    free(scores);
+    return 0;
+}
 
 /* Keys go into the buckets of every file, whatever the state attends by. */
 static void assign_rows(void *user, const llama_state *s, int32_t layer, int64_t position, int64_t n) {
@@ -662,6 +699,9 @@ static void assign_rows(void *user, const llama_state *s, int32_t layer, int64_t
     }
     for (int64_t i = 0; i < n * s->model->n_kv_heads; i++)
         b->norm[layer] += sqrt((double)llama_dot(s->k_plain + i * dim, s->k_plain + i * dim, dim));
+    if (!b->answers || b->answers->route != ORACLE) return;
+    s->call->length = (int32_t)(position + n);
+    (void)know_masses(b, b->answers, llama_decode_attention(s, layer), layer);
 }
 
 static int open_routers(body *b, run *r, llama_error *e) {
@@ -680,14 +720,19 @@ static int open_routers(body *b, run *r, llama_error *e) {
         b->index[f] = other.index;
         memcpy(b->routers[f][CLASSIFIER], other.buckets, layers * sizeof *other.buckets);
         free(other.buckets);
+        b->oracle[f] = (float *)LLAMA_ALLOC(layers * kv * MAX_BUCKETS * sizeof *b->oracle[f]);
+        if (!b->oracle[f]) return llama_fail(e, "no memory for routers");
         for (size_t i = 0; i < layers; i++) {
-            santa_buckets *x = &b->routers[f][INNER_PRODUCT][i], *y = &b->routers[f][RANDOM_ORDER][i];
+            santa_buckets *x = &b->routers[f][INNER_PRODUCT][i], *y = &b->routers[f][RANDOM_ORDER][i],
+                          *z = &b->routers[f][ORACLE][i];
             *x = *y = b->routers[f][CLASSIFIER][i];
             x->hidden = 0;
             y->hidden = 1;                                  /* w1, w2, b1 are zeros */
             y->w1 = y->w2 = r->random_order;
             y->b1 = (const float *)r->random_order;
             y->b2 = y->b1 + kv * MAX_BUCKETS + i * kv * MAX_BUCKETS;
+            *z = *y;
+            z->b2 = b->oracle[f] + i * kv * (size_t)z->num_buckets;
         }
     }
     b->s.rows = assign_rows;
@@ -706,6 +751,7 @@ static void scale_inner_products(body *b, int64_t keys) {
 static void close_routers(body *b) {
     for (int f = 0; f < MAX_ROUTERS; f++) {
         LLAMA_FREE(b->index[f]);
+        LLAMA_FREE(b->oracle[f]);
         for (int k = 0; k < ROUTES; k++) free(b->routers[f][k]);
     }
     free(b->norm);
@@ -723,7 +769,7 @@ static santa_buckets *routers_of(const body *b, const variant *v) {
 typedef struct probe {
     run     *r;
     llama_state *s;
-    const struct body *text;
+    struct body *text;
     int      on, rows;                                      /* rows: this query is one for tables 2 and 4 */
     int64_t  body;
     uint64_t query_seed;
@@ -782,6 +828,7 @@ static void probe_variants(probe *p, const santa_attention *a, int32_t layer) {
         if (o.scores == SANTA_SCORES_PROXY && with_copy(p, &b, v, layer) != 0) return;
         santa_buckets *routers = routers_of(p->text, v);
         if (routers) b.buckets = &routers[layer];
+        if (v->route == ORACLE && know_masses(p->text, v, b, layer) != 0) return;
         o.saap.measure_mass = routers != NULL;
         if (attend_again(p, &b, o, p->stats) != 0) return;
         if (routers) {
@@ -1044,6 +1091,80 @@ static void probe_copies(probe *p, const santa_attention *a, int32_t layer, meas
     free(copied);
 }
 
+/* Table 6: std_error of draws from a copy against the error that they have over many seeds, and
+   the bias of the ratio, of the heads whose error is 1 % of their output or more. Of the others
+   how large a bar is. */
+static void add_bars(const santa_attention *a, const char *row, const float *outs,
+                     const float *bars, measures *m) {
+    const int64_t heads = a->q.shape[2], dim = a->q.shape[3];
+    char section[64];
+    snprintf(section, sizeof section, "std_error and bias over %d seeds, S = %d", BAR_DRAWS, BAR_SAMPLES);
+    for (int64_t h = 0; h < heads; h++) {
+        const float *const want = head_of(a, (const float *)a->out.data, h);
+        double squares = 0.0, bar = 0.0, bias = 0.0, norm = 0.0, spread, ratio;
+        int within = 0, none = 0;
+        for (int draw = 0; draw < BAR_DRAWS; draw++) {
+            const float said = bars[draw * heads + h];
+            double square = 0.0;
+            for (int64_t c = 0; c < dim; c++) {
+                const double off = (double)outs[(draw * heads + h) * dim + c] - (double)want[c];
+                square += off * off;
+            }
+            squares += square / BAR_DRAWS;
+            if (!isfinite(said)) { none++; continue; }
+            bar += (double)said * (double)said;
+            within += square <= 4.0 * (double)said * (double)said;
+        }
+        for (int64_t c = 0; c < dim; c++) {
+            double mean = 0.0;
+            for (int draw = 0; draw < BAR_DRAWS; draw++)
+                mean += ((double)outs[(draw * heads + h) * dim + c] - (double)want[c]) / BAR_DRAWS;
+            bias += mean * mean;
+            norm += (double)want[c] * (double)want[c];
+        }
+        add_measure(m, 6, section, row, "no bar %", 100.0 * none / BAR_DRAWS);
+        if (none == BAR_DRAWS) continue;
+        add_measure(m, 6, section, row, "heads %", squares < 1e-4 * norm ? 0.0 : 100.0);
+        if (squares < 1e-4 * norm) {
+            add_measure(m, 6, section, row, "others' bar", sqrt(bar / (BAR_DRAWS - none) / norm));
+            continue;
+        }
+        spread = (squares - bias) * BAR_DRAWS / (BAR_DRAWS - 1);
+        ratio = sqrt(bar / (BAR_DRAWS - none) / squares);
+        add_measure(m, 6, section, row, "bar / error", ratio);
+        add_measure(m, 6, section, row, ".9 to 1.3 %", ratio >= 0.9 && ratio <= 1.3 ? 100.0 : 0.0);
+        add_measure(m, 6, section, row, "in 2 bars %", 100.0 * within / (BAR_DRAWS - none));
+        add_measure(m, 6, section, row, "bias^2 %", 100.0 * (bias - spread / BAR_DRAWS) / squares);
+    }
+}
+
+static void probe_bars(probe *p, const santa_attention *a, int32_t layer, measures *m) {
+    static const santa_method method[] = { SANTA_PPS, SANTA_SYS };
+    const int64_t heads = a->q.shape[2], dim = a->q.shape[3];
+    float *outs = (float *)malloc((size_t)(BAR_DRAWS * heads * (dim + 1)) * sizeof *outs);
+    float *const bars = outs ? outs + BAR_DRAWS * heads * dim : NULL;
+    if (!outs) { fail(p->r, "no memory for results"); return; }
+    for (int k = 0; k < COUNT(method) * 2; k++) {
+        santa_options o = with_samples(method[k / 2], BAR_SAMPLES);
+        santa_attention b = *a;
+        variant v;
+        char row[32];
+        o.scores = SANTA_SCORES_PROXY;
+        v.proxy_bits = k % 2 ? 2 : 4;
+        if (with_copy(p, &b, &v, layer) != 0) break;
+        for (int draw = 0; draw < BAR_DRAWS; draw++) {
+            b.std_error = bars + draw * heads;
+            o.seed = tasks_mix(p->query_seed + (uint64_t)(2000 + draw));
+            o.offset = santa_offset(layer, 3);
+            if (attend_again(p, &b, o, NULL) != 0) { free(outs); return; }
+            memcpy(outs + draw * heads * dim, p->out, (size_t)(heads * dim) * sizeof *outs);
+        }
+        snprintf(row, sizeof row, "%s, %d bits", santa_method_name(method[k / 2]), v.proxy_bits);
+        add_bars(a, row, outs, bars, m);
+    }
+    free(outs);
+}
+
 /* What the tables measure beside their rows is the CPU's: it has all methods, and all memory is
    in its reach. */
 static santa_attention on_cpu(santa_attention a) {
@@ -1060,6 +1181,7 @@ static void tap(void *user, const santa_attention *a, int32_t layer) {
     if (p->rows && (p->r->c.tables & 1u << 1)) probe_coverage(p, cpu, layer, m);
     if (p->rows && (p->r->c.tables & 1u << 3)) probe_rows(p, &cpu, layer, m);
     if (p->r->c.tables & 1u << 5) probe_copies(p, &cpu, layer, m);
+    if (p->rows && (p->r->c.tables & 1u << 5)) probe_bars(p, &cpu, layer, m);
 }
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
@@ -1162,7 +1284,10 @@ static int answer(body *b, const variant *v, const tasks_query *q, int64_t posit
     int32_t output[MAX_OUTPUT], token = q->prompt[q->prompt_length - 1], length = 0;
     if (set_options(b, v, query_seed, e) != 0) return -1;
     while (length < tasks_limit(q) && length < MAX_OUTPUT) {
-        if (llama_forward(s, token, position + length, 1, e) != 0) return -1;
+        b->answers = v;
+        const int status = llama_forward(s, token, position + length, 1, e);
+        b->answers = NULL;
+        if (status != 0) return -1;
         output[length] = token = llama_argmax(s->logits, s->model->vocab_size);
         if (q->task == TASKS_PLAIN) { /* the text goes on as it is, whatever was predicted */
             token = q->answer[length];

@@ -285,8 +285,49 @@ static void prefill(void) {
     EXPECT(near_to(first, 0.0, 0.0));
 }
 
+/* The steps have santa_decode's bits, also where V's features lie apart and the compiler makes
+   one instruction of a product and a sum. */
+static void steps(void) {
+    static float    apart[KV_HEADS * DIM_V * N];
+    santa_attention a;
+    santa_options   o;
+    santa_draws     d;
+    santa_stream_id id = {0, 0, 0};
+    int             h, i, seed;
+    memset(&a, 0, sizeof a);
+    memset(&o, 0, sizeof o);
+    memset(&d, 0, sizeof d);
+    for (h = 0; h < KV_HEADS * DIM_V; h++)
+        for (i = 0; i < N; i++) apart[h * N + i] = v[i * KV_HEADS * DIM_V + h];
+    a.q = santa_view(q, SANTA_F32, 1, 1, KV_HEADS, DIM);
+    a.k = santa_view(k, SANTA_F32, 1, N, KV_HEADS, DIM);
+    a.v = santa_view(apart, SANTA_F32, 1, N, KV_HEADS, DIM_V);
+    a.v.stride[1] = 1;
+    a.v.stride[2] = DIM_V * N;
+    a.v.stride[3] = N;
+    a.out = santa_view(out, SANTA_F32, 1, 1, KV_HEADS, DIM_V);
+    o.method = SANTA_IID;
+    o.num_samples = 30;
+    d.index = index_of;
+    d.weight = weight;
+    d.capacity = N;
+    for (seed = 0; seed < 8; seed++) {
+        o.seed = (uint64_t)seed;
+        EXPECT(santa_workspace_size(&a, &o) <= SCRATCH && santa_sample_workspace_size(N, &o) <= SCRATCH);
+        EXPECT(santa_decode(&a, &o, workspace.bytes, SCRATCH, NULL) == SANTA_OK);
+        for (h = 0; h < KV_HEADS; h++) {
+            id.head = h;
+            EXPECT(santa_scores(&a, &o, 0, 0, h, scores, N, workspace.bytes, SCRATCH) == SANTA_OK);
+            EXPECT(santa_sample(scores, N, &o, id, &d, workspace.bytes, SCRATCH) == SANTA_OK);
+            EXPECT(santa_gather(&a, 0, h, index_of, weight, d.rows, row) == SANTA_OK);
+            EXPECT(!memcmp(row, out + h * DIM_V, sizeof row));
+        }
+    }
+}
+
 int main(void) {
     attend();
+    steps();
     prefill();
     copy();
     buckets();

@@ -57,7 +57,7 @@ static bool is_hard(const fuzz_spec &s) {
     const santa_method m = s.o.method;
     return s.values == FUZZ_EQUAL || s.values == FUZZ_CLIFFS || s.copy >= FUZZ_STALE
         || ((m == SANTA_TOP_K || m == SANTA_TOP_P || m == SANTA_VATTENTION)
-            && s.soft_cap > 0.0f && s.soft_cap < 2.0f);
+            && s.soft_cap > 0.0f && (s.soft_cap < 2.0f || s.values == FUZZ_PEAKS));
 }
 
 /* Whether keys scored by a copy may be others: a long q leaves most of saap's buckets a share

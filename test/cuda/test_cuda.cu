@@ -3043,9 +3043,12 @@ static void selected_by_copy(void) {
     const auto run = [&](const ref_spec &s, int bits, int64_t samples, const char *name) {
         with_copy p(s, bits);
         santa_options o = unguarded(samples, STASHES[s.sm_scale > 1e3f ? 0 : turn++ % 3]);
-        o.method = SANTA_TOP_K;
-        santa_clear_unused_options(&o);
-        compare_copies(p, o, &t, name);
+        for (santa_method m : SELECTING) {
+            o.method = m;
+            if (m == SANTA_TOP_P) o.top_p = 0.1 * (double)(turn % 10);        /* 0: by default */
+            santa_clear_unused_options(&o);
+            compare_copies(p, o, &t, name);
+        }
     };
     for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3})
         for (int64_t d : {64, 128, 256})
@@ -3074,13 +3077,16 @@ static void selected_by_copy(void) {
         s.causal = 1;
         s.window = 400;
         with_copy p(s);
-        santa_options o = unguarded(50);
-        o.method = SANTA_TOP_K;
-        santa_clear_unused_options(&o);
-        compare_copies(p, o, &t, "groups");
         const int32_t lens[2] = {300, 100};
-        p.a.proxy_lens = lens;
-        compare_copies(p, o, &t, "proxy_lens");
+        for (santa_method m : SELECTING) {
+            santa_options o = unguarded(50);
+            o.method = m;
+            santa_clear_unused_options(&o);
+            p.a.proxy_lens = nullptr;
+            compare_copies(p, o, &t, "groups");
+            p.a.proxy_lens = lens;
+            compare_copies(p, o, &t, "proxy_lens");
+        }
     }
     CHECK_MSG(t.off * 20 <= t.rows, "%lld of %lld heads chose other keys", (long long)t.off,
               (long long)t.rows);

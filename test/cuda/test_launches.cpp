@@ -2393,7 +2393,7 @@ static void every_kernel(void) {
         CHECK_STATUS(run(x), SANTA_ERR_BACKEND_HEAVY);
     }
     for (santa_method m : {SANTA_TOP_K, SANTA_TOP_P})
-        for (int copied = 0; copied < (m == SANTA_TOP_K ? 2 : 1); copied++) {
+        for (bool copied : {false, true}) {
             problem x = make(SMALL, m);
             x.stats = (santa_stats *)address(R_STATS);
             if (copied) {

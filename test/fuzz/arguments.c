@@ -246,9 +246,9 @@ static fuzz_call valid_call(fuzz_source *s) {
     if (c.o.method == SANTA_TOP_P) c.o.top_p = (double)fuzz_between(s, 0, 10) / 10.0;
     if (dim % 8 == 0 && (!paged || page % 16 == 0) && fuzz_chance(s, 2)) {
         static const santa_method methods[] = {SANTA_SYS, SANTA_PROP, SANTA_PPS, SANTA_TOP_K,
-                                               SANTA_VATTENTION, SANTA_SAAP};
+                                               SANTA_TOP_P, SANTA_VATTENTION, SANTA_SAAP};
         c.o.scores = SANTA_SCORES_PROXY;
-        c.o.method = methods[fuzz_below(s, 6)];
+        c.o.method = methods[fuzz_below(s, 7)];
         c.o.tile_size = c.o.num_combs = 0;
         c.o.proxy.sink_tokens  = fuzz_between(s, -1, 70);
         c.o.proxy.local_tokens = fuzz_between(s, -1, 70);

@@ -198,7 +198,7 @@ static inline void fuzz_choose_options(fuzz_source *s, fuzz_spec *p) {
 
 /* A method that draws from a copy of K, for shapes that can have one. */
 static inline void fuzz_choose_copy(fuzz_source *s, fuzz_spec *p) {
-    static const santa_method methods[] = {SANTA_SYS, SANTA_PROP, SANTA_PPS, SANTA_TOP_K,
+    static const santa_method methods[] = {SANTA_SYS, SANTA_PROP, SANTA_PPS, SANTA_TOP_K, SANTA_TOP_P,
                                            SANTA_VATTENTION, SANTA_SAAP};
     static const int64_t pages[] = {16, 32, 48, 64, 96, 128};
     static const double  limits[] = {0.0, 0.0, (double)SANTA_NONE, 1e-6, 0.05};
@@ -208,7 +208,7 @@ static inline void fuzz_choose_copy(fuzz_source *s, fuzz_spec *p) {
     p->dim  = (p->dim + 7) / 8 * 8;
     if (p->page_size) p->page_size = pages[fuzz_below(s, 6)];
     o->scores   = SANTA_SCORES_PROXY;
-    o->method   = methods[fuzz_below(s, 6)];
+    o->method   = methods[fuzz_below(s, 7)];
     o->num_combs = fuzz_below(s, 2);
     if (o->method != SANTA_PROP) o->tile_size = 0;
     else o->tile_size = (o->tile_size + 63) / 64 * 64;
@@ -219,7 +219,7 @@ static inline void fuzz_choose_copy(fuzz_source *s, fuzz_spec *p) {
     }
     o->proxy.rescue_above = limits[fuzz_below(s, 5)];
     o->proxy.exact_above  = limits[fuzz_below(s, 5)];
-    p->no_error |= o->method == SANTA_TOP_K;
+    p->no_error |= (santa_method_traits(o->method) & SANTA_BIASED) != 0;
 }
 
 static inline void fuzz_choose_router(fuzz_source *s, fuzz_spec *p) {
