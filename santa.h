@@ -13703,7 +13703,8 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     santa_version, santa_struct_size. Query rows share a pass over K; dense
                     calls of 32 rows and more round in another order; where all is bf16 a key's
                     weight is a bf16 there. V whose tokens lie side by side is added up in
-                    another order.
+                    another order. Where a CPU has AMX, scores of bf16 K round in another order
+                    for groups of more than four heads.
                     On a GPU scores of K of f32, e5m2, q8_0 and q4_0 round in another order, so
                     do those with a q of another type than K, soft cap, ALiBi or k_scales, and
                     the sums of weights of 32 query rows or more; with K of q8_0 and q4_0 an
