@@ -2938,27 +2938,24 @@ SANTA__TARGET SANTA__NOINLINE static void santa__add_parts(const float *parts, i
 /* The tiles are set up and given back here, so no other code meets them. */
 SANTA__TARGET SANTA__NOINLINE static void santa__dot_tiles(const char *const *row, int n, int64_t d,
                                                            const santa__queries *x) {
-    enum { ROWS = 16, AHEAD = 24, AHEAD_TOKENS = ROWS };
+    enum { ROWS = 16, AHEAD = 24 };
     static const struct {
         uint8_t palette, start, none[14];
         uint16_t bytes[16];
         uint8_t rows[16];
     } config = { 1, 0, {0}, {64, 64, 64, 64, 64}, {ROWS, ROWS, ROWS, 16, 16} };
     const int64_t strips = d / SANTA__PACK, sends = (ROWS + strips - 1) / strips, line = x->q_strip / 16;
-    const int64_t span = x->in_order ? x->heads : 1;                  /* one by one, or a row of all */
     float parts[2][16 * ROWS];               /* as if written here: sanitizers do not see what tiles do */
     char copy[ROWS * 64];
-    santa__coming coming;
-    int64_t h, h0, g, c, b;
+    int64_t h, g, c, b;
     int i, k;
     memset(parts, 0, sizeof parts);
-    coming.heads = span;
-    coming.step = x->k_step;
     _tile_loadconfig(&config);
-    for (h0 = 0; h0 < x->heads; h0 += span)
+    for (h = 0; h < x->heads; h++)           /* 16 rows of all heads would not fit the first cache */
         for (i = 0; i < n; i += ROWS) {
             const int few = SANTA__MIN(n - i, (int)ROWS);
-            const char *const *r = row + i, *last[ROWS];
+            const int64_t start = x->at + h * x->k_step;
+            const char *const *r = row + i, *const *coming = r + AHEAD, *last[ROWS];
             int64_t step;
             int evenly = 1;
             if (few < ROWS) {
@@ -2967,42 +2964,38 @@ SANTA__TARGET SANTA__NOINLINE static void santa__dot_tiles(const char *const *ro
             }
             step = r[1] - r[0];
             for (k = 2; k < ROWS; k++) evenly &= r[k] - r[k - 1] == step;
-            coming.row = row + i + (x->in_order ? AHEAD_TOKENS : AHEAD);
-            coming.at = coming.first = x->at + h0 * x->k_step;
-            coming.head = 0;
-            for (h = h0; h < h0 + span; h++)
-                for (g = 0; g < x->group; g += 8) {
-                    const int heads = (int)SANTA__MIN(x->group - g, (int64_t)8);
-                    const char *q = x->q + h * x->q_step + 16 * g;
-                    float *s = x->s + h * x->s_step + g * x->s_stride + i;
-                    int64_t at = x->at + h * x->k_step, to_send = g > 0 ? 0 : ROWS;
-                    _tile_zero(0);
-                    _tile_zero(1);
-                    for (c = 0; c < strips; c++, at += 64, q += x->q_strip) {
-                        for (k = 0; k < sends && to_send > 0; k++, to_send--) {
-                            const char *p = santa__next_avx512(&coming);
-                            SANTA__UNROLL_4
-                            for (b = 0; b < 2 * d; b += 64) __builtin_prefetch(p + b, 0, 3);
-                            SANTA__KEEP_ORDER();
-                        }
-                        if (!evenly)
-                            for (k = 0; k < ROWS; k++)
-                                _mm512_storeu_si512(copy + 64 * k, _mm512_loadu_si512(r[k] + at));
+            for (g = 0; g < x->group; g += 8) {
+                const int heads = (int)SANTA__MIN(x->group - g, (int64_t)8);
+                const char *q = x->q + h * x->q_step + 16 * g;
+                float *s = x->s + h * x->s_step + g * x->s_stride + i;
+                int64_t at = start, to_send = g > 0 ? 0 : ROWS;
+                _tile_zero(0);
+                _tile_zero(1);
+                for (c = 0; c < strips; c++, at += 64, q += x->q_strip) {
+                    for (k = 0; k < sends && to_send > 0; k++, to_send--) {
+                        const char *p = *coming++ + start;
+                        SANTA__UNROLL_4
+                        for (b = 0; b < 2 * d; b += 64) __builtin_prefetch(p + b, 0, 3);
                         SANTA__KEEP_ORDER();
-                        _tile_loadd(2, evenly ? r[0] + at : copy, evenly ? step : 64);
-                        _tile_loadd(3, q, line);
-                        _tile_dpbf16ps(0, 2, 3);
-                        if (heads > 4) {
-                            _tile_loadd(4, q + 64, line);
-                            _tile_dpbf16ps(1, 2, 4);
-                        }
                     }
-                    _tile_stored(0, parts[0], 64);
-                    santa__add_parts(parts[0], SANTA__MIN(heads, 4), few, s, x->s_stride);
-                    if (heads <= 4) continue;
-                    _tile_stored(1, parts[1], 64);
-                    santa__add_parts(parts[1], heads - 4, few, s + 4 * x->s_stride, x->s_stride);
+                    if (!evenly)
+                        for (k = 0; k < ROWS; k++)
+                            _mm512_storeu_si512(copy + 64 * k, _mm512_loadu_si512(r[k] + at));
+                    SANTA__KEEP_ORDER();
+                    _tile_loadd(2, evenly ? r[0] + at : copy, evenly ? step : 64);
+                    _tile_loadd(3, q, line);
+                    _tile_dpbf16ps(0, 2, 3);
+                    if (heads > 4) {
+                        _tile_loadd(4, q + 64, line);
+                        _tile_dpbf16ps(1, 2, 4);
+                    }
                 }
+                _tile_stored(0, parts[0], 64);
+                santa__add_parts(parts[0], SANTA__MIN(heads, 4), few, s, x->s_stride);
+                if (heads <= 4) continue;
+                _tile_stored(1, parts[1], 64);
+                santa__add_parts(parts[1], heads - 4, few, s + 4 * x->s_stride, x->s_stride);
+            }
         }
     _tile_release();
 }
