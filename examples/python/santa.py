@@ -78,7 +78,7 @@ _ENUMS = {                                  # prefix of the enumerators, their n
     "SANTA_STASH_": ("DEFAULT", "F32", "F16", "U8"),
     "SANTA_BOUND_": ("CLT", "HOEFFDING"),
     "SANTA_GUARANTEE_": ("DENOMINATOR", "FULL"),
-    "SANTA_ISA_": ("AUTO", "SCALAR", "AVX2", "AVX512", "NEON"),
+    "SANTA_ISA_": ("AUTO", "SCALAR", "AVX2", "AVX512", "NEON", "AMX"),
 }
 _CPU, _CUDA = 0, 1
 _i32, _i64, _u64, _f32, _f64, _ptr = C.c_int, C.c_int64, C.c_uint64, C.c_float, C.c_double, C.c_void_p
