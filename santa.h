@@ -3719,8 +3719,10 @@ static santa_status santa__check_contents(const santa_attention *a, const santa_
         if (santa__not_finite(a->alibi_slopes[h])) return SANTA_ERR_ALIBI;
     for (b = 0; a->block_table && b < a->q.shape[0]; b++) {
         const santa__range r = santa__key_range(a, b, 0);
-        if ((s = santa__check_pages(a, b, r.begin, r.gap)) != SANTA_OK) return s;
-        if ((s = santa__check_pages(a, b, r.gap_end, santa__seq_len(a, b))) != SANTA_OK) return s;
+        const int64_t start = santa__kv_start(a, b),          /* the first row may end before it */
+                      from = SANTA__MAX(r.begin, start), again = SANTA__MAX(r.gap_end, start);
+        if ((s = santa__check_pages(a, b, from, r.gap)) != SANTA_OK) return s;
+        if ((s = santa__check_pages(a, b, again, santa__seq_len(a, b))) != SANTA_OK) return s;
     }
     return SANTA_OK;
 }
