@@ -526,10 +526,11 @@ static void sequences(void) {
         GOOD_PAGED(a.window = 15; a.first_tokens = PAGE; table[MAX_PAGES + 1] = wild[i]);
         BAD_PAGED(ERR_BLOCK_TABLE, a.window = 15; a.first_tokens = PAGE + 1;
                   table[MAX_PAGES + 1] = wild[i]);
-        /* left padding that all rows but the last end in */
-        static const int32_t padded[BATCH] = {49, 0};
+        /* left padding that all rows but the last end in, or all of them */
+        static const int32_t padded[BATCH] = {49, 0}, all_padded[BATCH] = {50, 0};
         GOOD_PAGED(a.causal = 1; a.kv_start = padded; table[0] = table[1] = table[2] = wild[i]);
         BAD_PAGED(ERR_BLOCK_TABLE, a.causal = 1; a.kv_start = padded; table[3] = wild[i]);
+        GOOD_PAGED(a.causal = 1; a.kv_start = all_padded; table[3] = wild[i]);
     }
 }
 
