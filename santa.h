@@ -12551,6 +12551,8 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
 #undef SANTA__MIN
 #undef SANTA__NOINLINE
 #undef SANTA__ONE_COPY
+#undef SANTA__NO_ERROR
+#undef SANTA__SURE
 #undef SANTA__ONCE
 #undef SANTA__ON_any
 #undef SANTA__ON_arm64
