@@ -928,8 +928,8 @@ typedef struct santa_attention {
        bias, not spread.
        Score noise (Bernoulli) is not in it, nor what a rounded stash moves within a block: pps
        has 0 where all keys are sure, yet is off by that. Infinity when there are too few
-       draws: of pps less than two keys beside the sure ones, from a copy less than two in all,
-       where more than 1e-4 of V hangs on them; NaN where out has one */
+       draws: of pps less than two keys beside the sure ones, from a copy less than two with
+       those read exactly, where more than 1e-4 of V hangs on them; NaN where out has one */
     float       *std_error;
     const int32_t *seq_lens;       /* [batch] valid keys, or NULL: all of len (or of
                                       max_pages * page_size) */
