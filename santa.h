@@ -3873,7 +3873,7 @@ static santa_status santa__check_sparse(const santa_attention *a, const santa_op
     if (o->scores != SANTA_SCORES_EXACT) return SANTA_ERR_SAMPLE_SCORES;
     if (x->mask || (a->causal && !a->context_lens)) return SANTA_OK;
     return a->q.shape[1] < SANTA__PREFILL_ROWS && !santa__is_about_blocks(x) ? SANTA_OK
-                                                                          : SANTA_ERR_SAMPLE_CAUSAL;
+                                                                             : SANTA_ERR_SAMPLE_CAUSAL;
 }
 
 static int santa__has_ranks(const santa_options *o) { return o->ranks.count > 1; }
@@ -4512,8 +4512,7 @@ static int64_t santa__capacity_tiles(const santa_options *o, int64_t n) {
 }
 
 static int64_t santa__capacity_sizes(const santa_options *o, int64_t n) {
-    if (o->method == SANTA_TOP_P) return n;
-    return SANTA__MIN(o->num_samples, n - 1) + 1;                     /* num_samples of top-k may be any */
+    return SANTA__MIN(o->num_samples, n - 1) + 1;
 }
 
 static int64_t santa__items(const santa_options *o) { return o->item_end - o->item_begin; }
@@ -4596,7 +4595,7 @@ static uint64_t santa__message_bytes(const santa_problem *p) {
            + (santa__has_traits(&p->o, SANTA_TILES_APART) ? sizeof(santa__rank_tiles)
               : best > 0                                  ? (best + 1) / 2 * 8
               : santa__is_top(&p->o) || santa__has_oracle(&p->o) ? sizeof(santa__rank_bins)
-                                                                  : 0);
+                                                                 : 0);
 }
 
 /* The most that they tell of one at a time. */
@@ -6855,7 +6854,7 @@ static float santa__sizes_error(const santa__job *j, const santa__mass *x, const
             if (x->chance[i] < 1.0f) mass += (double)weight[i];
         }
     }
-    if (n == 0 && mass > 1.0 - 1e-5) return 0.0f;                  /* all that counts is sure */
+    if (n == 0 && mass > 1.0 - 1e-5) return 0.0f;                     /* all that counts is sure */
     if (n < 2) return santa__inf();
     for (i = 0; i < l->rows && mass >= SANTA__ANCHOR && sure != 0.0; i++) {
         if (x->chance[i] < SANTA__SURE) continue;
@@ -7246,8 +7245,9 @@ static int santa__is_hidden(const santa__mass *m, float fixed_max, double fixed)
 static void santa__copied_shares(const santa__job *j, santa__mass *m, float fixed_max, double fixed) {
     if (santa__prefix(m)) m->total = (double)santa__nan();
     m->rest = santa__copied_rest(m, fixed_max, fixed);
-    if (!santa__is_top(j->o) && santa__is_hidden(m, fixed_max, fixed)) m->total = 0.0;
-    if (!santa__is_top(j->o)) santa__mass_units(m, 0);
+    if (santa__is_top(j->o)) return;
+    if (santa__is_hidden(m, fixed_max, fixed)) m->total = 0.0;
+    santa__mass_units(m, 0);
 }
 
 /* Sum of (noise |q| gain)^2 over the copy's keys, by their masses: shares if there are units,
@@ -9167,8 +9167,11 @@ static const santa__method santa__methods[SANTA_METHOD_COUNT] = {
 };
 
 /* Of the methods that draw from a copy of K. vAttention only predicts by it. */
+static int64_t santa__capacity_copied(const santa_options *o, int64_t n) {
+    return santa__is_top(o) ? santa__methods[o->method].capacity(o, n) : santa__capacity_sizes(o, n);
+}
 static const santa__method santa__method_copied = {
-    santa__capacity_sizes, santa__needs_copied, NULL, santa__phases_copied
+    santa__capacity_copied, santa__needs_copied, NULL, santa__phases_copied
 };
 
 /* Of SANTA_SAAP with one. */
@@ -10134,7 +10137,7 @@ static void santa__run_copied(santa__team *team) {
 }
 
 /* Whether ranks have more to tell each other than masses. */
-static int santa__meets_often(const santa_options *o) {
+static int santa__is_meeting_often(const santa_options *o) {
     return santa__is_meeting(o) && (santa__has_sure(o) || santa__is_copied(o));
 }
 
@@ -10501,7 +10504,7 @@ static void santa__run_team(santa__team *team) {
         santa__run_tasks(j->o, &team->call->pieces, team->jobs, santa__team_task, team);
         return;
     }
-    if (santa__meets_often(j->o)) {
+    if (santa__is_meeting_often(j->o)) {
         for (h = 0; h < team->jobs; h++) j[h].met = NULL;
         if (santa__is_copied(j->o)) santa__run_copied(team);
         else santa__run_sizes(team);
@@ -10529,7 +10532,7 @@ static void santa__run_items(const santa__call *call, char *work, int64_t i, int
             if (team) { team->j = j; team->jobs = jobs; }
             if (santa__is_meeting(j->o) && santa__has_traits(j->o, SANTA_ADAPTS)) {
                 santa__run_va(team, j, jobs);
-            } else if (j->begin == j->end && !santa__meets_often(j->o)) {
+            } else if (j->begin == j->end && !santa__is_meeting_often(j->o)) {
                 if (santa__is_meeting(j->o)) santa__meet(team, j, jobs);
             } else if (team) santa__run_team(team);
             else santa__run_alone(j, jobs);

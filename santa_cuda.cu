@@ -14143,7 +14143,8 @@ __global__ void __launch_bounds__(CHOOSE) k_va_ranks(const __grid_constant__ par
    included:
      pps, exact scores   santa__sizes_error of santa.h: v counts from the sure keys' mean, and
                          each key but those differs from the others' mean
-     from a copy of K    santa__copied_error: v counts from out, the larger of two formulas
+     from a copy of K    santa__copied_error: v counts from out, the larger of two formulas;
+                         some rows that are read exactly are looked at, too
      vattention          santa__va_std_error: v counts from out, weighed with exp(score - lse)
    out is read as it was rounded. 0 for a head that took all of its keys, NaN where out has one.
    Grid: (query head, batch). A CTA of 1024 threads: a warp weighs a key at a time, then a

@@ -460,15 +460,21 @@ static santa_status prepare(const cell *c, row *r, const method *m, int64_t samp
     return SANTA_OK;
 }
 
+/* What a row's call gets: a window, the copy of its K, the router. */
+static santa_attention input_of(const cell *c, const row *r, const char *window, int64_t copy) {
+    santa_attention a = attention(c, window);
+    if (has_copy(r->m)) a.proxy = copies.data + copies.size * (size_t)copy;
+    if (has_router(r->m)) with_router(&a);
+    return a;
+}
+
 static double once(const cell *c, row *r) {
     const size_t bytes = window_bytes(c->type, c->n, c->kv_heads);
     const int64_t copy = has_copy(r->m) ? copies.next++ % copies.count : 0;
     const char *window = has_copy(r->m) ? window_of_copy(c, copy)
                          : c->warm      ? arena.data
                                         : next_window(bytes);
-    santa_attention a = attention(c, window);
-    if (has_copy(r->m)) a.proxy = copies.data + copies.size * (size_t)copy;
-    if (has_router(r->m)) with_router(&a);
+    santa_attention a = input_of(c, r, window, copy);
     const double start = now();
     for (int i = 0; i < c->repeat; i++) {
         santa_status s = SANTA_OK;
@@ -519,9 +525,7 @@ static void find_errors(const cell *c, row *rows, int count) {
         row *r = rows + i;
         double squares = 0.0;
         if (r->m->what != DECODE) continue;
-        a = attention(c, arena.data);
-        if (has_copy(r->m)) a.proxy = copies.data;
-        if (has_router(r->m)) with_router(&a);
+        a = input_of(c, r, arena.data, 0);
         const santa_status status = santa_decode(&a, &r->o, r->workspace, r->workspace_bytes, NULL);
         if (status != SANTA_OK) fail(santa_status_string(status));
         for (int64_t k = 0; k < c->heads * DIM; k++)

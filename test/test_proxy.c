@@ -507,6 +507,11 @@ static void scores_of_copy(void) {
 
 /* ------------------------------------------------------------ draws and weights */
 
+/* Those that draw from a copy, or choose by it. */
+enum { METHODS = 6 };
+static const santa_method methods_by_copy[METHODS] = {SANTA_PPS,   SANTA_SYS,        SANTA_PROP,
+                                                      SANTA_TOP_K, SANTA_VATTENTION, SANTA_TOP_P};
+
 /* Whether a method takes the highest scores, so that there is no std_error. */
 static int is_top(santa_method m) { return m == SANTA_TOP_K || m == SANTA_TOP_P; }
 
@@ -1126,19 +1131,17 @@ static int nan_outputs(const ref_problem *p, int64_t b, int64_t i, int64_t h) {
 
 /* NaN and infinity in K and q: never a plausible number. */
 static void not_finite(void) {
-    static const santa_method methods[] = {SANTA_PPS,   SANTA_SYS,        SANTA_PROP,
-                                           SANTA_TOP_K, SANTA_VATTENTION, SANTA_TOP_P};
     static const int64_t places[] = {0, 3, 4, 70, 200, 255, 256, 299};
-    for (int m = 0; m < 6; m++)
+    for (int m = 0; m < METHODS; m++)
         for (int at = 0; at < 8; at++)
             for (int what = 0; what < 3; what++) {
                 ref_problem p;
                 group_make(&p, 3, 300, 16, 8, 1.0, (uint64_t)m);
                 p.k[places[at] * 16 + 3] = what == 0 ? (double)test_nan() : what == 1 ? REF_INF : -REF_INF;
                 ref_write(&p);
-                if (is_top(methods[m])) p.a.std_error = NULL;
+                if (is_top(methods_by_copy[m])) p.a.std_error = NULL;
                 unsigned char *memory = copy_make(&p, 4);
-                santa_options o = proxy_options(methods[m], 16, test_seed);
+                santa_options o = proxy_options(methods_by_copy[m], 16, test_seed);
                 if (m == 4) o.vattention.sink_tokens = o.vattention.local_tokens = 20;
                 if (!ref_run(&p, &o, NULL)) return;
                 for (int64_t h = 0; h < 3; h++) {
@@ -1153,16 +1156,16 @@ static void not_finite(void) {
                 free(memory);
                 ref_free(&p);
             }
-    for (int m = 0; m < 6; m++) { /* a query; a copy's gain, while K is fine */
+    for (int m = 0; m < METHODS; m++) { /* a query; a copy's gain, while K is fine */
         ref_problem p;
         santa_stats x;
         group_make(&p, 3, 300, 16, 8, 1.0, (uint64_t)m);
-        if (is_top(methods[m])) p.a.std_error = NULL;
+        if (is_top(methods_by_copy[m])) p.a.std_error = NULL;
         p.q[16 + 5] = (double)test_nan();
         ref_write(&p);
         unsigned char *memory = copy_make(&p, 2);
         const ref_copy s = ref_copy_shape(&p);
-        santa_options o = proxy_options(methods[m], 16, test_seed);
+        santa_options o = proxy_options(methods_by_copy[m], 16, test_seed);
         if (m == 4) {
             o.vattention.sink_tokens = o.vattention.local_tokens = 20;
             o.vattention.base_samples = 300;
@@ -1183,9 +1186,7 @@ static void not_finite(void) {
 
 /* Scores that are equal, far apart, or those of one key. */
 static void degenerate(void) {
-    static const santa_method methods[] = {SANTA_PPS,   SANTA_SYS,        SANTA_PROP,
-                                           SANTA_TOP_K, SANTA_VATTENTION, SANTA_TOP_P};
-    for (int m = 0; m < 6; m++)
+    for (int m = 0; m < METHODS; m++)
         for (int what = 0; what < 7; what++) {
             ref_problem p;
             santa_stats x;
@@ -1202,10 +1203,10 @@ static void degenerate(void) {
             for (int64_t i = 0; i < 400 * 16; i++) p.k[i] = (double)(float)p.k[i];
             if (what == 0 || what == 1 || what == 2) for (int64_t i = 0; i < 400 * 8; i++) p.v[i] = 2.0;
             ref_write(&p);
-            if (is_top(methods[m])) p.a.std_error = NULL;
+            if (is_top(methods_by_copy[m])) p.a.std_error = NULL;
             unsigned char *memory = copy_make(&p, 4);
             double *exact = ref_exact(&p);
-            santa_options o = proxy_options(methods[m], 32, test_seed);
+            santa_options o = proxy_options(methods_by_copy[m], 32, test_seed);
             if (m == 4) o.vattention.sink_tokens = o.vattention.local_tokens = 20;
             if (!ref_run(&p, &o, &x)) return;
             for (int64_t h = 0; h < 2; h++) {
@@ -1289,11 +1290,9 @@ static void overrated_key(void) {
 /* Rows of K and V that a call does not say it reads may hold anything; K's only once
    encoded. */
 static void unread_rows(void) {
-    static const santa_method methods[] = {SANTA_PPS,   SANTA_SYS,        SANTA_PROP,
-                                           SANTA_TOP_K, SANTA_VATTENTION, SANTA_TOP_P};
     enum { N = 300, HEADS = 3 };
     for (int turn = 0; turn < 24; turn++) {
-        const santa_method method = methods[turn % 6];
+        const santa_method method = methods_by_copy[turn % METHODS];
         ref_problem p;
         santa_stats x, again;
         int drawn[N], count = 0;
@@ -1342,8 +1341,6 @@ static void unread_rows(void) {
 
 /* A sliding window: pages before it are gone, the copy's blocks there hold anything. */
 static void window_of_pages(void) {
-    static const santa_method methods[] = {SANTA_PPS,   SANTA_SYS,        SANTA_PROP,
-                                           SANTA_TOP_K, SANTA_VATTENTION, SANTA_TOP_P};
     static const int64_t pages[] = {16, 32, 64, 96};
     for (int turn = 0; turn < 20; turn++) {
         ref_spec s = ref_spec_make(4, 2, 500, 32);
@@ -1354,9 +1351,9 @@ static void window_of_pages(void) {
         s.q_len     = 1 + turn % 3;
         s.stream    = (uint64_t)turn;
         ref_build(&p, &s);
-        if (is_top(methods[turn % 6])) p.a.std_error = NULL;
+        if (is_top(methods_by_copy[turn % METHODS])) p.a.std_error = NULL;
         unsigned char *memory = copy_make(&p, 4);
-        santa_options o = proxy_options(methods[turn % 6], 16, test_seed);
+        santa_options o = proxy_options(methods_by_copy[turn % METHODS], 16, test_seed);
         if (o.method == SANTA_VATTENTION) o.vattention.sink_tokens = o.vattention.local_tokens = 20;
         const int64_t rows = s.q_len * 4, begin = 500 - s.q_len - s.window + 1;
         double *before = ref_doubles(rows * 32);
@@ -1431,9 +1428,7 @@ static void shuffled_for(void *user, int64_t count, santa_task task, void *conte
 }
 
 static santa_options some_options(int method, int turn) {
-    static const santa_method methods[] = {SANTA_PPS,   SANTA_SYS,        SANTA_PROP,
-                                           SANTA_TOP_K, SANTA_VATTENTION, SANTA_TOP_P};
-    santa_options o = proxy_options(methods[method], 8 << turn % 4, test_seed + (uint64_t)turn);
+    santa_options o = proxy_options(methods_by_copy[method], 8 << turn % 4, test_seed + (uint64_t)turn);
     if (turn % 4 == 1) o.proxy.rescue_above = 1e-6;
     if (turn % 4 == 2) o.proxy.exact_above = 0.02;
     if (turn % 3 == 1 && method < 3) o.stash = turn % 2 ? SANTA_STASH_U8 : SANTA_STASH_F16;
@@ -1449,7 +1444,7 @@ static santa_options some_options(int method, int turn) {
    its sequences alone, several query rows or each alone, a range of items. */
 static void same_bits(void) {
     for (int turn = 0; turn < (test_quick ? 8 : 20); turn++)
-        for (int m = 0; m < 6; m++) {
+        for (int m = 0; m < METHODS; m++) {
             ref_spec s = ref_spec_make(4, 2, turn % 4 == 3 ? 2100 : 500 + turn, 32);
             s.batch  = turn % 4 == 3 ? 1 : 3;
             s.q_len  = turn % 4 == 3 ? 1 + turn % 2 : 1 + turn % 4;
@@ -1548,7 +1543,7 @@ static void head_alone(void) {
 
 /* Query rows that share a pass give what each gives alone, shown as a batch of rows. */
 static void rows_alone(void) {
-    for (int m = 0; m < 6; m++)
+    for (int m = 0; m < METHODS; m++)
         for (int turn = 0; turn < 6; turn++) {
             ref_spec s = ref_spec_make(2, 1, 400, 16);
             ref_problem p;
@@ -1661,13 +1656,32 @@ static void error_bar(void) {
 
 static int compare_scores(const void *a, const void *b) { return -ref_compare_doubles(a, b); }
 
+/* A head's weights are the softmax of the exact scores of the keys that it took; lse has of the
+   others what the copy guesses. */
+static void check_taken(const ref_problem *p, int64_t h, const float *guess, const int *is_taken,
+                        int turn) {
+    const int64_t n = p->spec.len;
+    double *s = ref_doubles(n), *masked = ref_doubles(n), *prob = ref_doubles(n), z = 0.0, top = 0.0;
+    ref_scores(p, 0, 0, h, s);
+    for (int64_t j = 0; j < n; j++) {
+        masked[j] = is_taken[j] ? s[j] : -REF_INF;
+        z += exp(is_taken[j] ? s[j] : (double)guess[j]);
+    }
+    ref_softmax(masked, n, -REF_INF, prob);
+    for (int64_t j = 0; j < n; j++) top = fmax(top, fabs(prob[j] - weight_of(p, h, j)));
+    CHECK_MSG(top < 1e-5, "turn %d, head %d: a weight is off by %g", turn, (int)h, top);
+    CHECK_NEAR(p->lse[h], log(z), 1e-4, 1e-5);
+    free(s); free(masked); free(prob);
+}
+
 /* Top-k: the keys of largest score by the copy and those always read, with exact scores. */
 static void top_k(void) {
     enum { N = 300 };
     for (int turn = 0; turn < 30; turn++) {
         ref_problem p;
         santa_stats x;
-        double s[N], sorted[N], prob[N], masked[N], z = 0.0, top = 0.0;
+        double sorted[N];
+        int    is_taken[N];
         const int64_t heads = 1 + turn % 3, k = 1 + 5 * turn;
         int64_t from, to;
         group_make(&p, heads, N, 16, 0, 1.0, (uint64_t)turn);
@@ -1684,22 +1698,14 @@ static void top_k(void) {
             if (o.stash) round_scores(library + h * N, from, to);
             for (int64_t j = from; j < to; j++) sorted[j - from] = (double)library[h * N + j];
             qsort(sorted, (size_t)n, sizeof *sorted, compare_scores);
-            ref_scores(&p, 0, 0, h, s);
-            z = 0.0;
-            top = 0.0;
             for (int64_t j = from; j < to; j++) ties -= (double)library[h * N + j] > sorted[most - 1];
             for (int64_t j = 0; j < N; j++) {
                 const double guess = (double)library[h * N + j];
-                const int ranked = j >= from && j < to, tied = ranked && guess == sorted[most - 1],
-                          taken = !ranked || guess > sorted[most - 1] || (tied && ties > 0);
+                const int ranked = j >= from && j < to, tied = ranked && guess == sorted[most - 1];
+                is_taken[j] = !ranked || guess > sorted[most - 1] || (tied && ties > 0);
                 ties -= tied;
-                masked[j] = taken ? s[j] : -REF_INF;
-                z += exp(taken ? s[j] : guess);
             }
-            ref_softmax(masked, N, -REF_INF, prob);
-            for (int64_t j = 0; j < N; j++) top = fmax(top, fabs(prob[j] - weight_of(&p, h, j)));
-            CHECK_MSG(top < 1e-5, "turn %d, head %d: a weight is off by %g", turn, (int)h, top);
-            CHECK_NEAR(p.lse[h], log(z), 1e-4, 1e-5);
+            check_taken(&p, h, library + h * N, is_taken, turn);
         }
         CHECK(x.draws == 0 && x.rescued_rows == 0 && x.redone_rows == 0 && x.k_rows_read == x.v_rows_read);
         CHECK_INT(x.v_rows_head, heads * (N - (to - from) + ref_min(k, to - from)));
@@ -1722,7 +1728,8 @@ static void top_p_by_copy(void) {
     for (int turn = 0; turn < 30; turn++) {
         ref_problem p;
         santa_stats x;
-        double s[N], sorted[N], prob[N], masked[N];
+        double sorted[N];
+        int    is_taken[N];
         const int64_t heads = 1 + turn % 3;
         int64_t from, to, taken_all = 0;
         group_make(&p, heads, N, 16, 0, 0.5 + 0.1 * (double)turn, (uint64_t)turn);
@@ -1737,24 +1744,17 @@ static void top_p_by_copy(void) {
         if (!ref_run(&p, &o, &x)) return;
         for (int64_t h = 0; h < heads; h++) {
             const int64_t n = to - from;
-            double all = 0.0, sum = 0.0, z = 0.0, top = 0.0;
+            double all = 0.0, sum = 0.0;
             int64_t most = 0;
             for (int64_t j = from; j < to; j++) sorted[j - from] = (double)library[h * N + j];
             for (int64_t j = 0; j < n; j++) all += exp(sorted[j]);
             qsort(sorted, (size_t)n, sizeof *sorted, compare_scores);
             while (sum < share * all) sum += exp(sorted[most++]);
-            ref_scores(&p, 0, 0, h, s);
             for (int64_t j = 0; j < N; j++) {
-                const double guess = (double)library[h * N + j];
-                const int taken = j < from || j >= to || guess >= sorted[most - 1];
-                taken_all += taken;
-                masked[j] = taken ? s[j] : -REF_INF;
-                z += exp(taken ? s[j] : guess);
+                is_taken[j] = j < from || j >= to || (double)library[h * N + j] >= sorted[most - 1];
+                taken_all += is_taken[j];
             }
-            ref_softmax(masked, N, -REF_INF, prob);
-            for (int64_t j = 0; j < N; j++) top = fmax(top, fabs(prob[j] - weight_of(&p, h, j)));
-            CHECK_MSG(top < 1e-5, "turn %d, head %d: a weight is off by %g", turn, (int)h, top);
-            CHECK_NEAR(p.lse[h], log(z), 1e-4, 1e-5);
+            check_taken(&p, h, library + h * N, is_taken, turn);
         }
         CHECK(x.draws == 0 && x.rescued_rows == 0 && x.redone_rows == 0 && x.k_rows_read == x.v_rows_read);
         CHECK_INT(x.v_rows_head, taken_all);

@@ -653,6 +653,21 @@ typedef struct body {
     const variant *answers;                                 /* what decoding attends by, or NULL */
 } body;
 
+/* Probabilities of one head from its scores. */
+static void softmax(const float *scores, int64_t n, float *p) {
+    double max = -HUGE_VAL, sum = 0.0;
+    for (int64_t i = 0; i < n; i++) if ((double)scores[i] > max) max = (double)scores[i];
+    for (int64_t i = 0; i < n; i++) sum += exp((double)scores[i] - max);
+    for (int64_t i = 0; i < n; i++) p[i] = (float)(exp((double)scores[i] - max) / sum);
+}
+
+/* What the tables measure beside their rows is the CPU's: it has all methods, and all memory is
+   in its reach. */
+static santa_attention on_cpu(santa_attention a) {
+    a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CPU;
+    return a;
+}
+
 /* For ORACLE: the logs of what share of a's softmax the buckets of a layer have, mean over a
    group's heads, of the keys in front of the window. */
 static int know_masses(body *b, const variant *v, santa_attention a, int32_t layer) {
@@ -661,24 +676,22 @@ static int know_masses(body *b, const variant *v, santa_attention a, int32_t lay
                   far = n - v->options.saap.local_tokens;
     santa_buckets *x = &b->routers[v->file][ORACLE][layer];
     float *const share = b->oracle[v->file] + layer * kv_heads * x->num_buckets;
+    a = on_cpu(a);
     a.buckets = x;
-    a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CPU;
     const size_t bytes = santa_workspace_size(&a, &o);
-    float *scores = (float *)malloc((size_t)(group * n) * sizeof *scores + bytes + 64);
+    float *scores = (float *)malloc((size_t)((group + 1) * n) * sizeof *scores + bytes + 64);
+    float *const p = scores ? scores + group * n : NULL;
     if (!scores) return fail(b->r, "no memory for scores");
     for (int64_t kv = 0; kv < kv_heads; kv++) {
         float *const f = share + kv * x->num_buckets;
-        const santa_status status = santa_scores(&a, &o, 0, 0, kv, scores, n, scores + group * n, bytes);
+        const santa_status status = santa_scores(&a, &o, 0, 0, kv, scores, n, p + n, bytes);
         if (status != SANTA_OK) { free(scores); return fail(b->r, santa_status_string(status)); }
         for (int64_t c = 0; c < x->num_buckets; c++) f[c] = 1e-30f;
         for (int64_t g = 0; g < group; g++) {
-            const float *const s = scores + g * n;
-            double top = -HUGE_VAL, sum = 0.0;
-            for (int64_t j = 0; j < far; j++) if ((double)s[j] > top) top = (double)s[j];
-            for (int64_t j = 0; j < far; j++) sum += exp((double)s[j] - top);
+            softmax(scores + g * n, far, p);
             for (int64_t j = 0; j < far; j++) {
                 const int64_t c = santa_buckets_find(&a, 0, kv, j);
-                if (c >= 0) f[c] += (float)(exp((double)s[j] - top) / sum / (double)group);
+                if (c >= 0) f[c] += p[j] / (float)group;
             }
         }
         for (int64_t c = 0; c < x->num_buckets; c++) f[c] = logf(f[c]);
@@ -895,14 +908,6 @@ static void probe_coverage(probe *p, santa_attention a, int32_t layer, measures 
             add_coverage(p, &a, section, row, epsilon, delta, full, m);
         }
     }
-}
-
-/* Probabilities of one head from its scores. */
-static void softmax(const float *scores, int64_t n, float *p) {
-    double max = -HUGE_VAL, sum = 0.0;
-    for (int64_t i = 0; i < n; i++) if ((double)scores[i] > max) max = (double)scores[i];
-    for (int64_t i = 0; i < n; i++) sum += exp((double)scores[i] - max);
-    for (int64_t i = 0; i < n; i++) p[i] = (float)(exp((double)scores[i] - max) / sum);
 }
 
 static int by_mass(const void *a, const void *b) {
@@ -1163,13 +1168,6 @@ static void probe_bars(probe *p, const santa_attention *a, int32_t layer, measur
         add_bars(a, row, outs, bars, m);
     }
     free(outs);
-}
-
-/* What the tables measure beside their rows is the CPU's: it has all methods, and all memory is
-   in its reach. */
-static santa_attention on_cpu(santa_attention a) {
-    a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CPU;
-    return a;
 }
 
 static void tap(void *user, const santa_attention *a, int32_t layer) {
