@@ -1617,9 +1617,20 @@ __device__ __forceinline__ i64 row_offset(const params &p, const i64 *stride, in
     return b * stride[0] + j * stride[1];
 }
 
-__device__ __forceinline__ float e4m3_to_float(unsigned char x) {
-    return __half2float(__half(__nv_cvt_fp8_to_halfraw(x, __NV_E4M3)));
+/* Two numbers, the lower byte first. Before sm_89 there is no instruction for it, and the
+   Toolkit's code takes some hundred: exponent and fraction where an f16 has them are 256 times
+   too small, and 0x7f, the NaN, is the one that carries into the eighth bit when 1 is added. */
+__device__ __forceinline__ __half2 e4m3_pair(unsigned short x) {
+#if __CUDA_ARCH__ >= 890
+    return __half2(__nv_cvt_fp8x2_to_halfraw2(x, __NV_E4M3));
+#else
+    const unsigned wide = (x & 0xffu) | (x & 0xff00u) << 8, magnitude = wide & 0x007f007f;
+    const unsigned nan = (magnitude + 0x00010001) & 0x00800080;
+    const unsigned bits = magnitude << 7 | (wide & 0x00800080) << 8 | nan * 0xf8;
+    return __hmul2(*(const __half2 *)&bits, __float2half2_rn(256.0f));
+#endif
 }
+__device__ __forceinline__ float e4m3_to_float(unsigned char x) { return __low2float(e4m3_pair(x)); }
 
 __device__ __forceinline__ float load_any(int type, const char *p) {
     switch (type) {
@@ -1716,10 +1727,6 @@ __device__ __forceinline__ float2 unpack_pair(__half2 x) { return __half22float2
 template <typename T> struct pair_of;
 template <> struct pair_of<__nv_bfloat16> { typedef __nv_bfloat162 type; };
 template <> struct pair_of<__half> { typedef __half2 type; };
-
-__device__ __forceinline__ __half2 e4m3_pair(unsigned short x) {
-    return __half2(__nv_cvt_fp8x2_to_halfraw2(x, __NV_E4M3));
-}
 
 /* N numbers from the words they lie in. */
 template <typename T, int N> __device__ __forceinline__ void unpack_words(const unsigned *w, float *f) {
