@@ -643,7 +643,7 @@ extern "C" {
     X(ERR_NULL_DATA,           "q, k, v or out has no data (data pointer is NULL)")                        \
     X(ERR_DTYPE, "a tensor's dtype is not a santa_dtype, or that of q or out is for k and v only")         \
     X(ERR_DEVICE,              "a tensor's device is not a santa_device")                                  \
-    X(ERR_DEVICE_MISMATCH,     "q, k, v and out are not all on the same device")                           \
+    X(ERR_DEVICE_MISMATCH, "q, k, v and out are not all on one device, or that is not the current one")    \
     X(ERR_NO_BACKEND,          "the tensors are on a GPU but no GPU backend is linked: add santa_cuda.cu") \
     X(ERR_SHAPE,               "a tensor has a zero or negative size")                                     \
     X(ERR_OVERFLOW,            "sizes and strides overflow the address range")                             \
@@ -685,7 +685,7 @@ extern "C" {
     X(ERR_BUDGET_INPUT,        "a budget's population, spread or total is negative, NaN or infinite")      \
     X(ERR_STD_ERROR,           "std_error is not available for this method")                               \
     X(ERR_ISA,                 "isa is unknown, or this machine does not have it")                         \
-    X(ERR_THREADS,             "num_threads is negative, or above 1 without parallel_for or OpenMP")       \
+    X(ERR_THREADS, "num_threads is negative, above 2^31 - 1, or above 1 without parallel_for or OpenMP")   \
     X(ERR_ITEMS,               "item_begin, item_end is not a range of batch x kv_heads items")            \
     X(ERR_WORKSPACE_NULL,      "workspace is NULL")                                                        \
     X(ERR_WORKSPACE_SIZE,      "workspace is smaller than the size query says")                            \
@@ -760,7 +760,7 @@ extern "C" {
     X(ERR_SAAP_COPY,           "saap from a copy of K draws: num_samples must not be SANTA_NONE")          \
     X(ERR_HOST_POINTER,        "a pointer is to host memory that the device cannot reach")                 \
     X(ERR_BACKEND_RANKS,       "this device has no such method over ranks; flash: by whole 64 keys")       \
-    X(ERR_BACKEND_TOO_LONG,    "this device has at most 2^31 - 64 keys in one sequence")                   \
+    X(ERR_BACKEND_TOO_LONG,    "this device has no room for so many keys in one sequence or list")         \
     X(ERR_BACKEND_SIZE,        "a size is above this device's limit: LIMITS in santa_cuda.h has them")     \
     X(ERR_BACKEND_ALIGNMENT,   "this device wants q, k, v and out aligned to the size of a number")        \
     X(ERR_OPTION_UNUSED,                                                                                   \
@@ -1461,14 +1461,14 @@ SANTADEF size_t       santa_sample_workspace_size(int64_t n, const santa_options
    row times its v_scales. Reads rows of V once each, and nothing of q, k and a->out, which must
    be there. out must not overlap index, weight or V; index and weight may be those of
    santa_draws, and index may name a row twice. A key past seq_len or before kv_start is
-   ERR_INDEX. */
+   ERR_INDEX, one whose page is not in the block table ERR_BLOCK_TABLE. */
 SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int64_t kv_head,
                                    const int32_t *index, const float *weight, int64_t rows, float *out);
 
 /* Merge attention over two disjoint sets of keys, row by row, into (out, lse): out is
    [rows, head_dim_v], lse natural log. A side with lse = -inf adds nothing, whatever its out
    holds; two such sides give zeros; a NaN or +inf lse gives NaN in both. Give sinks to one of
-   the sides only. */
+   the sides only. The arrays must not overlap. */
 SANTADEF santa_status santa_merge(int64_t rows, int64_t head_dim_v, float *out, float *lse,
                                   const float *other_out, const float *other_lse);
 
@@ -1552,8 +1552,8 @@ SANTADEF float    santa_e5m2_to_f32(uint8_t e);    /* 1-5-2 bits, largest 57344,
 SANTADEF uint8_t  santa_f32_to_e5m2(float f);      /* nearest even; 61440 and beyond become infinite */
 /* n / 32 blocks of 34 bytes, n a multiple of 32: f16 scale = largest magnitude / 127, then 32
    int8, each to the nearest: off by at most half a scale (and by the scale's own rounding at
-   +-127). A block with a NaN, an infinity or a number too large for such a scale becomes
-   NaN. */
+   +-127). A block with a NaN, an infinity or a number too large for such a scale becomes NaN,
+   one whose scale is below 2^-25 zeros. */
 SANTADEF void     santa_f32_to_q8_0(const float *f, int64_t n, void *q8_0);
 SANTADEF void     santa_q8_0_to_f32(const void *q8_0, int64_t n, float *f);
 /* Likewise blocks of 18 bytes: f16 scale = the number of largest magnitude / -8, so that it is
@@ -1633,6 +1633,8 @@ static uint32_t santa__bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; 
 static float santa__from_bits(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
 static float santa__nan(void) { return santa__from_bits(0x7fc00000u); }
 static float santa__inf(void) { return santa__from_bits(0x7f800000u); }
+/* What rounding has made less is 0; NaN stays NaN. */
+static double santa__at_least_0(double x) { return x < 0.0 ? 0.0 : x; }
 static float santa__neg_inf(void) { return santa__from_bits(0xff800000u); }
 
 /* By bits, because -ffast-math removes isnan(). */
@@ -2705,7 +2707,9 @@ SANTA__INLINE __m512 santa__vsub_avx512(__m512 a, __m512 b) { return _mm512_sub_
 SANTA__INLINE __m512 santa__vmul_avx512(__m512 a, __m512 b) { return _mm512_mul_ps(a, b); }
 SANTA__INLINE __m512 santa__vmax_avx512(__m512 a, __m512 b) { return _mm512_max_ps(a, b); }
 SANTA__INLINE __m512 santa__vfma_avx512(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
-SANTA__INLINE __m512 santa__vround_avx512(__m512 x) { return _mm512_cvtepi32_ps(_mm512_cvtps_epi32(x)); }
+SANTA__INLINE __m512 santa__vround_avx512(__m512 x) {                  /* 8: whatever fesetround says */
+    return _mm512_cvtepi32_ps(_mm512_cvt_roundps_epi32(x, 8));
+}
 SANTA__INLINE __m512 santa__vpow2_avx512(__m512 x, __m512 n) { return _mm512_scalef_ps(x, n); }
 SANTA__INLINE __m512 santa__vfrom_avx512(__m512 x, float limit, __m512 a) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_GE_OQ), a);
@@ -3420,14 +3424,17 @@ static int64_t santa__kv_start(const santa_attention *a, int64_t b) {
    begin. */
 typedef struct santa__range { int64_t begin, end, position, gap, gap_end; } santa__range;
 
+/* Without context_lens there is no other part of the context. */
+static int64_t santa__first_key(const santa_attention *a) { return a->context_lens ? a->first_key : 0; }
+
 /* Where the first tokens end, which may be before the first key here. */
 static int64_t santa__first_end(const santa_attention *a, int64_t b) {
-    return santa__kv_start(a, b) + a->first_tokens - (a->context_lens ? a->first_key : 0);
+    return santa__kv_start(a, b) + a->first_tokens - santa__first_key(a);
 }
 
 static santa__range santa__key_range(const santa_attention *a, int64_t b, int64_t i) {
     const int64_t len = santa__seq_len(a, b),
-                  all = a->context_lens ? a->context_lens[b] - a->first_key : len;
+                  all = a->context_lens ? a->context_lens[b] - santa__first_key(a) : len;
     const int64_t start = santa__kv_start(a, b), first = santa__first_end(a, b);
     santa__range r;
     r.position = all - a->q.shape[1] + i;
@@ -3449,12 +3456,12 @@ static int santa__is_seen(const santa__range *r, int64_t key) {
 /* The keys that a query row with range r here sees in all ranks, likewise counted. What is left
    out by kv_start is as if there were nothing before it. */
 static santa__range santa__key_range_of_ranks(const santa_attention *a, int64_t b, const santa__range *r) {
+    const int64_t first = santa__first_key(a);
     santa__range all = *r;
-    all.begin = a->window > 0 && a->window <= r->position + a->first_key ? r->position - a->window + 1
-                                                                         : -a->first_key;
+    all.begin = a->window > 0 && a->window <= r->position + first ? r->position - a->window + 1 : -first;
     if (santa__kv_start(a, b) > 0) all.begin = SANTA__MAX(all.begin, santa__kv_start(a, b));
     all.end = a->causal               ? r->position + 1
-              : a->context_lens       ? a->context_lens[b] - a->first_key
+              : a->context_lens       ? a->context_lens[b] - first
                                       : santa__seq_len(a, b);
     return all;
 }
@@ -3512,8 +3519,8 @@ static santa_status santa__check_shapes(const santa_attention *a) {
     int i;
     santa_status s;
     t[0] = &a->q; t[1] = &a->k; t[2] = &a->v; t[3] = &a->out;
-    for (i = 0; i < 4; i++) if ((s = santa__check_tensor(t[i])) != SANTA_OK) return s;
     if (santa__is_kv_only(a->q.dtype) || santa__is_kv_only(a->out.dtype)) return SANTA_ERR_DTYPE;
+    for (i = 0; i < 4; i++) if ((s = santa__check_tensor(t[i])) != SANTA_OK) return s;
     for (i = 1; i < 4; i++) if (t[i]->device != t[0]->device) return SANTA_ERR_DEVICE_MISMATCH;
     for (i = 0; i < 4; i++) if (a->out.shape[i] > 1 && a->out.stride[i] == 0) return SANTA_ERR_OUT_STRIDE;
     if (a->q.shape[0] != a->out.shape[0]) return SANTA_ERR_BATCH;
@@ -3967,8 +3974,10 @@ static int64_t santa__count_of(int64_t option, int64_t by_default) {
 
 static double santa__alpha_of(double option) { return option < 0.0 ? 0.0 : option > 0.0 ? option : 0.95; }
 
+/* What a limit that is off becomes: nothing is above it. */
+#define SANTA__NEVER 1e300
 static double santa__limit_of(double option, double by_default) {
-    return option < 0.0 ? 1e300 : option > 0.0 ? option : by_default;
+    return option < 0.0 ? SANTA__NEVER : option > 0.0 ? option : by_default;
 }
 
 /* The options with their defaults written out. bits: of the copy of K, if there is one;
@@ -4075,7 +4084,7 @@ SANTADEF santa_status santa_problem_make(const santa_attention *a, const santa_o
     return SANTA_OK;
 }
 
-/* The one piece of process-wide data: which backends are linked. */
+/* Process-wide data, beside santa__cpu_amx's answer: which backends are linked. */
 static const santa_backend *santa__backends[SANTA_DEVICE_COUNT];
 
 SANTADEF santa_status santa_register_backend(santa_device device, const santa_backend *backend) {
@@ -4580,7 +4589,7 @@ typedef struct santa__rank_drawn { santa__rank_mass state; double drawn, weight,
    that it would take. */
 static int64_t santa__num_rescued(const santa_options *o) {
     if (santa__is_copied(o) && santa__is_top(o)) return o->num_samples;
-    return santa__is_copied(o) && o->proxy.rescue_above < 1e300
+    return santa__is_copied(o) && o->proxy.rescue_above < SANTA__NEVER
                ? SANTA__MIN(o->proxy.rescue_keys, (int64_t)INT32_MAX) : 0;
 }
 
@@ -4680,7 +4689,7 @@ static santa__meeting santa__meeting_of(const santa_problem *p) {
    that blocks and tiles lie as in one process. */
 static int64_t santa__origin(const santa_problem *p) {
     const int has_blocks = santa__is_copied(&p->o);              /* which lie as in this rank's copy */
-    return santa__is_meeting(&p->o) && p->a.context_lens && !has_blocks ? p->a.first_key : 0;
+    return santa__is_meeting(&p->o) && !has_blocks ? santa__first_key(&p->a) : 0;
 }
 
 /* Whether threads get even shares of so many pieces. */
@@ -8177,17 +8186,17 @@ static int64_t santa__va_needed(const santa__va *x, int64_t g, int64_t base, con
     in.delta = v->delta;
     in.bound = v->bound;
     in.population = x->residual;
-    in.sigma = es * sqrt(SANTA__MAX((sample->d2 - sample->d * sample->d / nb) / (nb - 1.0), 0.0));
+    in.sigma = es * sqrt(santa__at_least_0((sample->d2 - sample->d * sample->d / nb) / (nb - 1.0)));
     in.denominator = ef * fixed->d + w * es * sample->d + santa__sink_mass(santa__sink(x->j, g), m);
     if (v->guarantee == SANTA_GUARANTEE_FULL) {
         const int64_t dv = x->j->v.dim;
         const float *nf = fixed->n, *ns = sample->n;
         const double mean = santa__norm(ns, es / nb, ns, 0.0, dv), n = (double)x->residual;
-        in.trace = SANTA__MAX((es * es * sample->t / nb - mean * mean) * (nb / (nb - 1.0)), 0.0);
+        in.trace = santa__at_least_0((es * es * sample->t / nb - mean * mean) * (nb / (nb - 1.0)));
         /* the sample's own noise makes its sum longer on average: taken off, so that a small
            |N| is not mistaken for a large one */
         in.norm = santa__norm(nf, ef, ns, w * es, dv);
-        in.norm = sqrt(SANTA__MAX(in.norm * in.norm - in.trace * n * (n - nb) / nb, 0.0));
+        in.norm = sqrt(santa__at_least_0(in.norm * in.norm - in.trace * n * (n - nb) / nb));
         s = santa_budget_full(&in, &budget);
     } else {
         s = santa_budget_denominator(&in, &budget);
@@ -8236,7 +8245,7 @@ static float santa__va_std_error(const santa__va *x, int64_t g, const float *out
         mean2 += r * r;
     }
     spread = (s->t - 2.0 * cross + square * s->d2 - mean2 / b) / (b - 1.0);
-    return (float)(ns / total * sqrt(SANTA__MAX(spread, 0.0) * (1.0 - b / ns) / b));
+    return (float)(ns / total * sqrt(santa__at_least_0(spread) * (1.0 - b / ns) / b));
 }
 
 /* What the budget makes of the audit. */
@@ -9385,7 +9394,7 @@ static int64_t santa__next_rows(santa__job *j, int64_t span, int64_t q) {
         j->range[rows] = r;
     }
     for (h = 0; h < span; h++) {
-        memcpy(j[h].range, j->range, sizeof j->range);
+        if (h) memcpy(j[h].range, j->range, sizeof j->range);
         j[h].method = dense && !always ? &santa__methods[SANTA_DENSE]
                                        : santa__method_of(j->o, santa__is_listed(j->p));
         santa__job_rows(&j[h], q, rows);
@@ -11540,8 +11549,8 @@ static float santa__join_errors(const santa_options *o, const double *e, int64_t
         if (o->num_combs > 1) total += squares - all * all / (double)sets;
         else total += n * mean[c] * mean[c] - 2.0 * mean[c] * all * share;
     }
-    if (o->num_combs == 1) return (float)sqrt(SANTA__MAX(total, 0.0) / (n * (n - 1.0)));
-    return (float)(sqrt(SANTA__MAX(total, 0.0) * (double)sets / (double)(sets - 1)) * share);
+    if (o->num_combs == 1) return (float)sqrt(santa__at_least_0(total) / (n * (n - 1.0)));
+    return (float)(sqrt(santa__at_least_0(total) * (double)sets / (double)(sets - 1)) * share);
 }
 
 /* The audit of result i is as yet relative to the base sample's largest score. max: that of
@@ -12149,9 +12158,13 @@ SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int6
     if ((s = santa__check_extras(a)) != SANTA_OK) return s;
     if ((s = santa__check_step(a, batch, 0, kv_head)) != SANTA_OK) return s;
     if ((s = santa__check_contents(a, NULL)) != SANTA_OK) return s;
-    for (i = 0; i < rows; i++)
+    for (i = 0; i < rows; i++) {
         if (index[i] < santa__kv_start(a, batch) || index[i] >= santa__seq_len(a, batch))
             return SANTA_ERR_INDEX;
+        /* a window frees pages of keys that no query row sees */
+        if (a->block_table && (s = santa__check_pages(a, batch, index[i], index[i] + 1)) != SANTA_OK)
+            return s;
+    }
     v = santa__rows_make(a, &a->v, &a->v_scales, batch, kv_head);
     santa__gather(&v, santa__kernels_of(santa_best_isa()), index, weight, rows,
                   a->v_scale > 0.0f ? a->v_scale : 1.0f, out);
@@ -12554,6 +12567,7 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
 #undef SANTA__MIN
 #undef SANTA__NOINLINE
 #undef SANTA__ONE_COPY
+#undef SANTA__NEVER
 #undef SANTA__NO_ERROR
 #undef SANTA__SURE
 #undef SANTA__ONCE

@@ -274,7 +274,7 @@ struct params {
     int k_row, v_row;                               /* k_stride[1], v_stride[1] */
     int once;                                       /* K is the first that L2 gives up */
     const int *seq_lens, *context_lens, *kv_start;  /* [batch] or NULL */
-    int first_key;
+    int first_key;                                  /* 0 without context_lens */
     /* k_dense_plain: floats from a head of q to the next one, 0: it has no room; rows come to
        the ring as they are, by pieces of 1 << this bytes, 0: they do not */
     int query_pitch, staged_k, staged_v, plain_slots;
@@ -404,7 +404,11 @@ struct params {
     int list_heads, list_most;
     int raw;                                        /* the stash is of scores, not of masses; f32 */
     va_params va;
-    int list_keys;                                  /* of a part, whose sums are in partial */
+    int list_keys;                                  /* of a part, whose sums are in partial; 0: part_keys */
+    int lists_all;                                  /* the list is all keys that a row sees */
+    /* of k_list_many: slots; bytes from row to row there of K and of V, which has none where its
+       rows lie in K's, so many bytes on */
+    int many_slots, k_lead, k_pitch, v_pitch, v_inside;
     /* [batch, heads], or NULL: mass of the keys that are in no list */
     rest_mass *list_rest;
     double top_p;
@@ -890,6 +894,48 @@ static_assert(sizeof(list_memory<e4m3, 256>) <= (size_t)LEAST_SHARED
                   && sizeof(list_memory<sixteen, 512>) <= (size_t)LEAST_SHARED,
               "the rows of k_list do not fit on every card");
 enum { LIST_CTAS = 32, LIST_LEAST = 32 };           /* of a multiprocessor, of a list: enough of them */
+
+/* The keys of one list, see >>list-kernel: i < count, then those of the ranges, then of
+   pieces. */
+struct listed {
+    const int *keys;
+    const float *weights;
+    int count, front, back, pieces, all;            /* entries; keys of ranges, of pieces */
+    int begin, end, position, len;
+    int piece_count, from, to;                      /* keys that a piece may have */
+    int head, places;                               /* see place_of */
+};
+
+/* k_list_many: 64 heads of a CTA, blocks of 32 keys in up to four slots behind this. Weights
+   lie as registers of the tensor cores' left side: of two blocks, in two parts, for each 16
+   heads and 16 keys. */
+enum { MANY_HEADS = 64, MANY_KEYS = 32, MANY_WARPS = 8, MANY_SLOTS = 4 };
+enum { MANY_LEAST = 7, MANY_MOST = 11, MANY_PARTS = 5 };              /* logarithms, see part_keys */
+enum { MANY_DIM = 576, MANY_COLUMNS = 512 };        /* of K and V, at most */
+/* A head's sums so far are made smaller when a weight would be more than 2^this, not at each new
+   maximum, of which there are some in most blocks. */
+constexpr float MANY_SLACK = 6.0f;
+struct many_memory {
+    uint4 weight[2][2][MANY_HEADS / 16][MANY_KEYS / 16][32];
+    float4 scores[MANY_HEADS / 16][MANY_KEYS / 8][32];              /* of the second half of K's features */
+    float keep[2][MANY_HEADS];                      /* what sums so far are multiplied with */
+    int changes[2][MANY_HEADS / 16];                /* whether that is not 1 for any of 16 heads */
+    float bias[MANY_SLOTS][MANY_KEYS];
+    int key[MANY_SLOTS][MANY_KEYS];
+    alignas(16) listed list;
+};
+/* The last warp reads columns that V does not have, so many bytes behind the last slot. */
+enum { MANY_BEHIND = 2 * MANY_COLUMNS / MANY_WARPS };
+/* Steps of 16 features of K that either half of the warps has: the first whole threes. */
+constexpr int many_lead(i64 d) { return (int)((d + 95) / 96 * 3); }
+/* Bytes from row to row in a slot, whole 128 and 16, so that 8 rows' pieces are in different
+   banks. */
+constexpr int many_k_pitch(i64 d) { return (many_lead(d) + 1) / 2 * 128 + 16; }
+constexpr int many_v_pitch(i64 dv) { return (int)(dv + 63) / 64 * 128 + 16; }
+static_assert(sizeof(many_memory) + 2 * MANY_KEYS * many_k_pitch(MANY_DIM) + MANY_BEHIND
+                      <= (size_t)LEAST_SHARED
+                  && sizeof(many_memory) % 16 == 0,
+              "the slots of k_list_many do not fit on every card");
 enum { TOP_CTAS = 12, TOP_PARTS = 4 };              /* of lists that are full: that, parts of a CTA */
 enum { LIST_PARTS = 16 };                           /* of a CTA that has a share of a list, at most */
 /* k_top: bins of scores, four to a thread; keys of one bin, a thread each; blocks of a warp at
@@ -1093,6 +1139,12 @@ template <typename K, int ROW> void k_list(const params) {
 }
 void k_top(const params) { standin_kernel(SELECT_THREADS, sizeof(top_memory), 0); }
 void k_list_plain(const params) { standin_kernel(DENSE_WARPS * 32, sizeof(list_plain_memory), 0); }
+void k_list_many(const params p) {
+    standin_kernel(MANY_WARPS * 32, 0,
+                   sizeof(many_memory)
+                       + (size_t)(p.many_slots * MANY_KEYS * (p.k_pitch + p.v_pitch))
+                       + MANY_BEHIND);
+}
 void k_list_stats(const params) { standin_kernel(256, 0, 0); }
 void k_va_choose(const params p) {
     standin_kernel(CHOOSE, sizeof(choose_memory), p.va.by_scores ? 8 * CHOOSE_ROOM : 0);
@@ -5052,16 +5104,6 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_dense_blocks(const __gr
                              split_pitch(p), 0, (int)threadIdx.x);
 }
 
-/* The keys of one list, see >>list-kernel: i < count, then those of the ranges, then of
-   pieces. */
-struct listed {
-    const int *keys;
-    const float *weights;
-    int count, front, back, pieces, all;            /* entries; keys of ranges, of pieces */
-    int begin, end, position, len;
-    int piece_count, from, to;                      /* keys that a piece may have */
-    int head, places;                               /* see place_of */
-};
 /* With p.list_early the ranges come first, and what follows begins with a part of its own: the
    places of those `head` keys hang on nothing that the kernel before makes, so that their rows
    are on their way before it ends. From a place to i above. */
@@ -5096,6 +5138,7 @@ __device__ __forceinline__ listed begin_list(const params &p, int b, int item) {
 __device__ __forceinline__ void see_list(const params &p, int b, int item, listed &x) {
     x.count = p.list_lens ? min(max(p.list_lens[p.lens_batch * b + item], 0), p.list_most) : p.list_most;
     if (p.list_ranges && !p.list_early) set_ranges(p.list_ranges[p.ranges_batch * b + item], x);
+    if (p.lists_all) x.front = x.end - x.begin;
     const list_pieces pieces = p.pieces ? p.pieces[p.ranges_batch * b + item] : list_pieces{ 0, 0 };
     x.pieces = pieces.keys;
     x.piece_count = pieces.count;
@@ -5108,6 +5151,15 @@ __device__ __forceinline__ listed listed_keys(const params &p, int b, int item) 
     return x;
 }
 
+/* Keys of a part of k_list_many: of long lists more, so that few sums are written, of short
+   ones fewer, so that there are enough CTAs, usually 32 for a list. By the list's length alone, so
+   that bits do not depend on the batch. */
+__device__ __forceinline__ int part_keys(const params &p, int places) {
+    if (p.list_keys) return p.list_keys;
+    const int length = 32 - __clz(max(places - 1, 1));
+    return 1 << min(max(length - MANY_PARTS, (int)MANY_LEAST), (int)MANY_MOST);
+}
+
 /* How many splits a head has; -1: its row has been drawn. */
 __device__ __forceinline__ int splits_to_join(const params &p, int b, int head) {
     int begin, end, position;
@@ -5115,8 +5167,10 @@ __device__ __forceinline__ int splits_to_join(const params &p, int b, int head) 
         if (is_first_cta()) wait_for_previous();    /* see launch_short */
         return -1;
     }
-    if (p.list_heads)                               /* k_list's CTAs have seen the lists complete */
-        return (listed_keys(p, b, head / p.list_heads).places + p.list_keys - 1) / p.list_keys;
+    if (p.list_heads) {                             /* k_list's CTAs have seen the lists complete */
+        const int places = listed_keys(p, b, head / p.list_heads).places, keys = part_keys(p, places);
+        return (places + keys - 1) / keys;
+    }
     key_range(p, b, begin, end, position);
     return splits_of(p, begin, end).count;
 }
@@ -12358,6 +12412,306 @@ k_list(const __grid_constant__ params p) {
     }
 }
 
+/* For rows of more than 256 and up to 576 features, such as MLA's, for up to 64 query heads at
+   once; K, V and q of one type of 16 bits.
+   Grid: (part of a list x slice of 64 heads, list, batch). A CTA has one part, see part_keys,
+   in blocks of 32 keys that come to slots in shared memory. Parts past the end of a list leave
+   at once.
+     rows     each warp finds four of a block's keys and sends for their rows
+     scores   each of 8 warps 16 heads and half of K's features, q in its registers; the first
+              four add what the others have
+     weights  by those four, in two numbers of 16 bits, as good as f32, while the others go on
+     V        each warp 64 columns of all heads, of the block before
+   Reads: entries, K and V of the listed keys once for each slice, V not where its rows lie in
+   K's. Writes as k_dense. Flops: 2 * keys * 64 * (d + 2 * dv), on tensor cores.
+   The tensor cores are the limit where there are 64 heads. Barriers, for each block: its rows are there and
+   the slot of the one before the last is free; the second half's scores are there. */
+__global__ void __launch_bounds__(MANY_WARPS * 32) k_list_many(const __grid_constant__ params p) {
+    enum { EACH = MANY_KEYS / MANY_WARPS, KEY_TILES = MANY_KEYS / 8, MS = MANY_HEADS / 16 };
+    enum { FOUND = 32 / EACH, STEPS = MANY_DIM / 32, TILES = MANY_COLUMNS / (8 * MANY_WARPS) };
+    DYNAMIC_SHARED(slots);
+    many_memory &s = *(many_memory *)slots;
+    const int lane = threadIdx.x & 31, warp = this_warp(), r = lane >> 2, c = lane & 3, m = warp & 3;
+    const bool second = warp >= 4;
+    const int part = (int)p.by_slices.quotient(blockIdx.x), slice = (int)blockIdx.x - part * p.slices,
+              item = (int)blockIdx.y, b = (int)blockIdx.z;
+    const int head = item * p.list_heads + slice * MANY_HEADS,
+              heads = min(p.list_heads - slice * MANY_HEADS, (int)MANY_HEADS),
+              kv = (int)p.by_group.quotient((unsigned)head);
+    const int lead = p.k_lead, from_step = second ? lead : 0;
+    const bool scores = 16 * m < heads;             /* whether this warp has heads to score */
+    unsigned q[STEPS][4];
+    {
+        const char *const row = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
+                              + (i64)(head + 16 * m + r) * p.q_stride[2];
+#pragma unroll
+        for (int i = 0; i < STEPS; i++)
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const int f = 16 * (from_step + i) + 8 * (k >> 1) + 2 * c, of = 16 * m + r + 8 * (k & 1);
+                const bool have = i < lead && f < p.d && of < heads;
+                q[i][k] = have ? *(const unsigned *)(row + 8 * (k & 1) * p.q_stride[2] + 2 * f) : 0;
+            }
+    }
+    wait_for_previous();
+    const listed &x = s.list;                       /* there are no registers left for it */
+    if (threadIdx.x == 0) s.list = listed_keys(p, b, item);
+    __syncthreads();
+    const int keys = part_keys(p, x.all), from = part * keys, to = min(from + keys, x.all);
+    if (from >= to) return;
+    launch_dependents();
+    const int blocks = (to - from + MANY_KEYS - 1) / MANY_KEYS;
+    const int pitch = p.k_pitch, bytes = MANY_KEYS * (pitch + p.v_pitch);
+    const unsigned ring = (unsigned)__cvta_generic_to_shared(&s) + (unsigned)sizeof s;
+    const bool extra = p.soft_cap > 0.0f || p.slopes;
+    const float scale = p.scale * (extra ? 1.0f : LOG2E);
+
+    /* a warp's keys of FOUND blocks at a time, a lane each */
+    int at = from + MANY_KEYS * (lane / EACH) + EACH * warp + (lane & (EACH - 1));
+    raw_entry next = load_entry(p, x.keys, x.weights, at);
+    listed_key own = { -1, NO_ROW, NO_ROW, MASKED };
+    /* eight lanes a row, up to LOADS pieces each; zeros where a row ends or there is none */
+    const auto send_row = [&](auto loads, unsigned to, const char *base, i64 row, int have, int row_bytes) {
+        const int first = 16 * (lane & 7);
+        const char *const source = base + (row == NO_ROW ? 0 : row + first);
+        if (row == NO_ROW) have = 0;
+#pragma unroll
+        for (int k = 0; k < decltype(loads)::value; k++)
+            if (128 * k < row_bytes)
+                copy16_or_zero_at(to + (unsigned)(first + 128 * k), source + 128 * k, first + 128 * k < have);
+    };
+    const auto send = [&](int i, int slot) {
+        if (i < blocks) {
+            const int first = EACH * warp, turn = i & (FOUND - 1);
+            if (turn == 0) {
+                own = find_listed(p, x, b, kv, at < to ? at : x.all, next);
+                at += FOUND * MANY_KEYS;
+                next = load_entry(p, x.keys, x.weights, at);
+            }
+            if (lane / EACH == turn) {
+                s.bias[slot][first + (lane & (EACH - 1))] = own.bias;
+                s.key[slot][first + (lane & (EACH - 1))] = own.key;
+            }
+            const int from_lane = EACH * turn + lane / 8, row = first + lane / 8;
+            const unsigned base = ring + (unsigned)(slot * bytes);
+            send_row(a_number<MANY_DIM / 64>(), base + (unsigned)(row * pitch), p.k,
+                     __shfl_sync(FULL, own.k, from_lane), 2 * p.d, pitch - 16);
+            if (p.v_pitch)
+                send_row(a_number<MANY_COLUMNS / 64>(), base + (unsigned)(MANY_KEYS * pitch + row * p.v_pitch), p.v,
+                         __shfl_sync(FULL, own.v, from_lane), 2 * p.dv, p.v_pitch - 16);
+        }
+        copy_commit();
+    };
+    float top[2] = { MASKED, MASKED }, den[2] = { 0.0f, 0.0f };
+    float acc[MS][TILES][4];
+#pragma unroll
+    for (int i = 0; i < MS; i++)
+#pragma unroll
+        for (int n = 0; n < TILES; n++)
+#pragma unroll
+            for (int k = 0; k < 4; k++) acc[i][n][k] = 0.0f;
+    const float unit = pow2(weight_bits<sixteen>(p) > 0.0f ? weight_bits<sixteen>(p) - MANY_SLACK : 0.0f),
+                unscale = 1.0f / unit;
+    const int column = 8 * TILES * warp;
+    /* of matrices of 8 rows of 16 bytes: a lane's row and piece, of K's two by two and V's */
+    const int matrix = lane >> 3;
+    const unsigned k_at = (unsigned)(((lane & 7) + 8 * (matrix >> 1)) * pitch + 16 * (matrix & 1)
+                                     + 32 * from_step);
+    const int v_row = p.v_pitch ? p.v_pitch : pitch;
+    const unsigned v_at = (unsigned)((p.v_pitch ? MANY_KEYS * pitch : p.v_inside)
+                                     + ((lane & 7) + 8 * (matrix & 1)) * v_row + 16 * (matrix >> 1)
+                                     + 2 * column);
+    int slot = 0, fill = 0, slot_before = 0;
+    const auto after = [&](int x) { return x + 1 == p.many_slots ? 0 : x + 1; };
+    for (int i = 0; i < p.many_slots - 2; i++) {
+        send(i, fill);
+        fill = after(fill);
+    }
+#pragma unroll 1
+    for (int i = 0; i <= blocks; i++) {
+        if (p.many_slots > 3) copy_wait<1>();
+        else copy_wait<0>();
+        __syncthreads();
+        send(i + p.many_slots - 2, fill);
+        fill = after(fill);
+        if (p.many_slots == 2) {
+            copy_wait<0>();
+            __syncthreads();
+        }
+        const int turn = i & 1;
+        float y[KEY_TILES][4];
+        if (i < blocks && scores) {
+#pragma unroll
+            for (int n = 0; n < KEY_TILES; n++) y[n][0] = y[n][1] = y[n][2] = y[n][3] = 0.0f;
+            const unsigned rows = ring + (unsigned)(slot * bytes) + k_at;
+            with_type<sixteen>(p, [&](auto type) {
+                typedef decltype(type) T;
+                const unsigned others = rows + (unsigned)(16 * pitch);
+                unsigned w[2][2][4];                /* the next step's are on their way */
+                load_matrices(rows, w[0][0]);
+                load_matrices(others, w[0][1]);
+#pragma unroll
+                for (int k = 0; k < STEPS; k++) {
+                    if (k % 3 == 0 && k >= lead) break;
+                    if (k + 1 < STEPS) {
+                        load_matrices(rows + (unsigned)(32 * (k + 1)), w[(k + 1) & 1][0]);
+                        load_matrices(others + (unsigned)(32 * (k + 1)), w[(k + 1) & 1][1]);
+                    }
+#pragma unroll
+                    for (int n = 0; n < KEY_TILES; n++)
+                        mma(y[n], q[k][0], q[k][1], q[k][2], q[k][3], w[k & 1][n / 2][2 * (n & 1)],
+                            w[k & 1][n / 2][2 * (n & 1) + 1], T());
+                }
+            });
+            if (second)
+#pragma unroll
+                for (int n = 0; n < KEY_TILES; n++)
+                    s.scores[m][n][lane] = make_float4(y[n][0], y[n][1], y[n][2], y[n][3]);
+        }
+        __syncthreads();
+        if (i < blocks && scores && !second) {
+            float most[2] = { MASKED, MASKED }, keep[2], sum[2] = { 0.0f, 0.0f }, zero[2];
+#pragma unroll
+            for (int n = 0; n < KEY_TILES; n++) {
+                const float4 other = s.scores[m][n][lane];
+                const float2 bias = *(const float2 *)&s.bias[slot][8 * n + 2 * c];
+                y[n][0] = (y[n][0] + other.x) * scale;
+                y[n][1] = (y[n][1] + other.y) * scale;
+                y[n][2] = (y[n][2] + other.z) * scale;
+                y[n][3] = (y[n][3] + other.w) * scale;
+                if (extra) {
+                    const int2 key = *(const int2 *)&s.key[slot][8 * n + 2 * c];
+#pragma unroll
+                    for (int k = 0; k < 4; k++) {
+                        const int of = 16 * m + r + 8 * (k >> 1);
+                        if (p.soft_cap > 0.0f) y[n][k] = cap_score(y[n][k], p.soft_cap, p.per_cap);
+                        if (p.slopes && of < heads)
+                            y[n][k] += p.slopes[head + of] * (float)((k & 1 ? key.y : key.x) - x.position);
+                        y[n][k] *= LOG2E;
+                    }
+                }
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+                    const float own = k & 1 ? bias.y : bias.x, z = y[n][k] + own;
+                    y[n][k] = own < MASK_LIMIT || z < MASK_LIMIT ? MASKED : z;
+                    most[k >> 1] = fmaxf(most[k >> 1], y[n][k]);
+                }
+            }
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], 1));
+                most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], 2));
+                const float now = most[e] > top[e] + MANY_SLACK ? most[e] : top[e];
+                keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - now);
+                zero[e] = now < MASK_LIMIT ? 0.0f : now;
+                top[e] = now;
+            }
+#pragma unroll
+            for (int n = 0; n < KEY_TILES; n++)
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+                    y[n][k] = pow2(y[n][k] - zero[k >> 1]);
+                    sum[k >> 1] += y[n][k];
+                }
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                sum[e] += __shfl_xor_sync(FULL, sum[e], 1);
+                sum[e] += __shfl_xor_sync(FULL, sum[e], 2);
+                den[e] = den[e] * keep[e] + sum[e];
+                if (c == 0) s.keep[turn][16 * m + r + 8 * e] = keep[e];
+            }
+            const bool changes = __any_sync(FULL, keep[0] != 1.0f || keep[1] != 1.0f);
+            if (lane == 0) s.changes[turn][m] = changes;
+            with_type<sixteen>(p, [&](auto type) {
+                typedef decltype(type) T;
+#pragma unroll
+                for (int j = 0; j < KEY_TILES / 2; j++) {
+                    unsigned high[4], low[4];
+#pragma unroll
+                    for (int k = 0; k < 4; k++) {
+                        const float u = y[2 * j + (k >> 1)][2 * (k & 1)] * unit,
+                                    w = y[2 * j + (k >> 1)][2 * (k & 1) + 1] * unit;
+                        const float a = (float)(T)u, d = (float)(T)w;
+                        high[k] = pack_pair<T>(a, d);
+                        low[k] = pack_pair<T>(u - a, w - d);
+                    }
+                    s.weight[turn][0][m][j][lane] = make_uint4(high[0], high[1], high[2], high[3]);
+                    s.weight[turn][1][m][j][lane] = make_uint4(low[0], low[1], low[2], low[3]);
+                }
+            });
+        }
+        const unsigned values = ring + (unsigned)(slot_before * bytes) + v_at;
+        slot_before = slot;
+        slot = after(slot);
+        if (i == 0 || column >= p.dv) continue;
+        /* V of the block before */
+        const int before = turn ^ 1;
+#pragma unroll
+        for (int h = 0; h < MS; h++) {
+            if (16 * h >= heads || !s.changes[before][h]) continue;
+            const float keep[2] = { s.keep[before][16 * h + r], s.keep[before][16 * h + r + 8] };
+#pragma unroll
+            for (int n = 0; n < TILES; n++)
+#pragma unroll
+                for (int k = 0; k < 4; k++) acc[h][n][k] *= keep[k >> 1];
+        }
+        with_type<sixteen>(p, [&](auto type) {
+            typedef decltype(type) T;
+            enum { QUADS = TILES / 4, TURNS = KEY_TILES / 2 * QUADS };
+            const auto load_values = [&](int t, unsigned (*v)[4]) {
+                const unsigned from = values + (unsigned)(t / QUADS * 16 * v_row + t % QUADS * 64);
+                load_transposed(from, v[0]);
+                load_transposed(from + 32u, v[1]);
+            };
+            unsigned v[2][2][4];                    /* the next turn's are on their way */
+            load_values(0, v[0]);
+#pragma unroll
+            for (int t = 0; t < TURNS; t++) {
+                const int j = t / QUADS, n = t % QUADS * 4;
+                if (t + 1 < TURNS) load_values(t + 1, v[(t + 1) & 1]);
+                uint4 w[2] = { s.weight[before][0][0][j][lane], s.weight[before][1][0][j][lane] };
+#pragma unroll
+                for (int h = 0; h < MS; h++) {
+                    if (16 * h >= heads) break;
+                    const uint4 now[2] = { w[0], w[1] };
+                    if (h + 1 < MS) {
+                        w[0] = s.weight[before][0][h + 1][j][lane];
+                        w[1] = s.weight[before][1][h + 1][j][lane];
+                    }
+#pragma unroll
+                    for (int two = 0; two < 2; two++)
+#pragma unroll
+                        for (int k = 0; k < 4; k++)
+                            mma(acc[h][n + k], now[two].x, now[two].y, now[two].z, now[two].w,
+                                v[t & 1][k >> 1][2 * (k & 1)], v[t & 1][k >> 1][2 * (k & 1) + 1], T());
+                }
+            }
+        });
+    }
+    float *const out = p.partial + (((i64)b * p.heads + head) * p.splits + part) * (p.dv + 2);
+    const i64 apart = (i64)p.splits * (p.dv + 2);   /* from head to head */
+#pragma unroll
+    for (int h = 0; h < MS; h++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int of = 16 * h + r + 8 * e;
+            float *const row = out + of * apart + column + 2 * c;
+            if (of < heads)
+#pragma unroll
+                for (int n = 0; n < TILES; n++)
+                    if (column + 8 * n < p.dv)
+                        *(float2 *)(row + 8 * n) = make_float2(acc[h][n][2 * e] * unscale,
+                                                               acc[h][n][2 * e + 1] * unscale);
+        }
+    if (scores && !second && c == 0)
+        for (int e = 0; e < 2; e++) {
+            const int of = 16 * m + r + 8 * e;
+            if (of >= heads) continue;
+            out[of * apart + p.dv] = top[e];
+            out[of * apart + p.dv + 1] = den[e];
+        }
+}
+
 /* What k_list does not take: any type, stride and width, see k_dense_plain; scales of rows.
    Grid: (split, list x slice of 4 heads x 256 columns of V, batch). Each of 4 warps owns every
    fourth 4 keys of its split: the lanes share a key's features, then a row's columns. Bound by
@@ -16415,6 +16769,8 @@ struct geometry {
     i64 va_width, heavy_keys;                       /* see params; of a head, at most those of a rank */
     i64 list_most, list_heads, list_keys;           /* of a list; query heads that share one; of a part */
     extent list, list_plain;
+    bool has_many;                                  /* K and V suit k_list_many, but for how they lie */
+    i64 many_parts;                                 /* of its lists, at most */
     i64 buckets, hidden;                            /* of a router */
     bool measures, scans;                           /* covered_mass; buckets, by a copy of K */
     bool has_firsts;                                /* first tokens, of dense */
@@ -16707,7 +17063,10 @@ santa_status measure_dense(const santa_problem *problem, i64 most, bool exactly,
 }
 
 santa_status measure_lists(santa_dtype k_type, geometry *g);
+santa_status measure_many(const santa_attention &a, geometry *g);
 cudaError_t launch_list(call &c, bool overlap);
+bool suits_many(const call &c);
+cudaError_t launch_all_keys(call &c);
 
 santa_status measure_exact(const santa_problem *problem, geometry *g) {
     const santa_attention &a = problem->a;
@@ -16720,10 +17079,14 @@ santa_status measure_exact(const santa_problem *problem, geometry *g) {
         g->has_firsts = true;
         g->list_heads = g->group;
         g->list_most = seen < most ? seen : most;
-        return measure_lists(a.k.dtype, g);
+        const santa_status s = measure_lists(a.k.dtype, g);
+        return s == SANTA_OK ? measure_many(a, g) : s;
     }
     g->splits = splits_up_to(problem, g->keys, false, SMALLER);
-    return measure_dense(problem, g->keys, alike, g);
+    g->list_heads = g->group;
+    g->list_most = g->keys;
+    const santa_status s = measure_dense(problem, g->keys, alike, g);
+    return s == SANTA_OK ? measure_many(a, g) : s;
 }
 
 void arrange_exact(const geometry &g, santa_stash, layout *l) {
@@ -17038,8 +17401,8 @@ cudaError_t launch_dense_blocks(call &c) {
     while (once < 30 && (each << (once - SPLIT_SHIFT)) < LONG_CTAS) once++;
     p.short_keys = INT32_MIN | once << 16;
     const i64 some = (i64)2 << (once - SPLIT_SHIFT), most = c.g.keys >> (SPLIT_SHIFT + MOST_LONGER);
-    const dim3 grid
-        = grid_of({ std::min(c.g.dense_splits[0], std::max(some, most) + 2), each, c.g.batch });
+    const i64 parts = (some > most ? some : most) + 2;
+    const dim3 grid = grid_of({ parts < c.g.dense_splits[0] ? parts : c.g.dense_splits[0], each, c.g.batch });
     return e == cudaSuccess ? launch_large<k_dense_blocks>(c, grid, SCORE_WARPS * 32, sizeof(blocks_memory),
                                                            true) : e;
 }
@@ -17051,6 +17414,7 @@ cudaError_t launch_exact(call &c) {
     if (p.q_len >= PREFILL_ROWS && c.tiles && !p.std_error && !c.g.short_splits
         && fill_tiles(c, TILE_HEADS, 0))
         return launch_prefill(c);
+    if (suits_many(c)) return launch_all_keys(c);
     const bool scaled = is_scaled(c.a), same_v = p.v_type == p.k_type && suits_rings(&c.a->v, p.dv);
     const bool streams = c.streams && same_v && p.v_row == p.v_stride[1];
     arrange_parts(c, streams);
@@ -17155,9 +17519,85 @@ bool suits_lists(const call &c) {
         && !is_scaled(c.a);
 }
 
+/* The most parts of lists of up to `most` keys, see part_keys. */
+i64 many_parts_of(i64 most) {
+    const i64 few = ceil_div(most, (i64)1 << MANY_LEAST), many = ceil_div(most, (i64)1 << MANY_MOST),
+              usual = (i64)1 << MANY_PARTS;
+    return few < usual ? few : many > usual ? many : usual;
+}
+
+/* Where k_list_many is to be. */
+santa_status measure_many(const santa_attention &a, geometry *g) {
+    g->has_many = (a.k.dtype == SANTA_F16 || a.k.dtype == SANTA_BF16) && a.v.dtype == a.k.dtype
+               && a.q.dtype == a.k.dtype && !is_scaled(&a) && g->d % 8 == 0 && g->dv % 8 == 0
+               && (g->d > 256 || g->dv > 256) && g->d <= MANY_DIM && g->dv <= MANY_COLUMNS;
+    if (!g->has_many) return SANTA_OK;
+    g->many_parts = many_parts_of(g->list_most);
+    if (g->splits < g->many_parts) g->splits = g->many_parts;
+    const i64 slices = ceil_div(g->list_heads, (i64)MANY_HEADS);
+    return fits({ g->many_parts * slices, g->heads / g->list_heads, g->batch }) ? SANTA_OK
+                                                                                : SANTA_ERR_BACKEND_SIZE;
+}
+
+/* Bytes from V's rows to K's, if they lie in these; else -1. */
+int v_inside_of(const santa_attention *a) {
+    const i64 on = (i64)((uintptr_t)a->v.data - (uintptr_t)a->k.data);
+    bool inside = on >= 0 && on % 16 == 0 && on <= 2 * (a->k.shape[3] - a->v.shape[3]);
+    for (int i = 0; i < 3; i++) inside = inside && a->v.stride[i] == a->k.stride[i];
+    return inside ? (int)on : -1;
+}
+
+int many_v_pitch_of(const call &c) { return v_inside_of(c.a) < 0 ? many_v_pitch(c.p.dv) : 0; }
+int many_slots_of(const call &c) {
+    const i64 room = c.card.shared - (i64)sizeof(many_memory) - MANY_BEHIND,
+              slots = room / (MANY_KEYS * (many_k_pitch(c.p.d) + many_v_pitch_of(c)));
+    return slots < MANY_SLOTS ? (int)slots : (int)MANY_SLOTS;
+}
+bool suits_many(const call &c) {
+    return c.g.has_many && !c.p.is_short && vectors(&c.a->q) && vectors(&c.a->k) && vectors(&c.a->v)
+        && many_slots_of(c) >= 2;
+}
+
+cudaError_t launch_many(call &c, bool overlap) {
+    params &p = c.p;
+    p.slices = (int)ceil_div(p.list_heads, (int)MANY_HEADS);
+    p.by_slices = divide_by((unsigned)p.slices);
+    p.by_group = divide_by((unsigned)p.group);
+    p.splits = (int)c.g.splits;
+    p.list_keys = p.list_early = 0;
+    p.k_lead = many_lead(p.d);
+    p.k_pitch = many_k_pitch(p.d);
+    p.v_pitch = many_v_pitch_of(c);
+    p.many_slots = many_slots_of(c);
+    p.v_inside = v_inside_of(c.a);
+    const dim3 grid = grid_of({ c.g.many_parts * p.slices, c.g.heads / p.list_heads, c.g.batch });
+    const size_t bytes = sizeof(many_memory) + MANY_BEHIND
+                       + (size_t)(p.many_slots * MANY_KEYS * (p.k_pitch + p.v_pitch));
+    const cudaError_t e = launch_large<k_list_many>(c, grid, MANY_WARPS * 32, bytes, overlap);
+    return e == cudaSuccess ? launch_combine(c) : e;
+}
+
+/* Dense, as lists of all keys. */
+cudaError_t launch_all_keys(call &c) {
+    const params own = c.p;
+    params &p = c.p;
+    p.list_heads = p.group;
+    p.lists_all = 1;
+    p.list_most = 0;
+    p.list = nullptr;
+    p.list_lens = nullptr;
+    p.list_weights = nullptr;
+    p.list_ranges = nullptr;
+    p.list_batch = p.list_pitch = 0;
+    const cudaError_t e = launch_many(c, false);
+    c.p = own;
+    return e;
+}
+
 /* p's lists have been filled in. overlap: a kernel of this call made them. */
 cudaError_t launch_list(call &c, bool overlap) {
     params &p = c.p;
+    if (suits_many(c)) return launch_many(c, overlap);
     const bool fast = suits_lists(c);
     p.slices = (int)ceil_div(p.list_heads, fast ? (int)PASS_HEADS : (int)PLAIN_HEADS);
     p.by_slices = divide_by((unsigned)p.slices);
@@ -17177,7 +17617,8 @@ cudaError_t launch_list(call &c, bool overlap) {
 santa_status measure_listed(const santa_problem *problem, geometry *g) {
     g->list_most = problem->a.max_list;
     g->list_heads = g->group;
-    return measure_lists(problem->a.k.dtype, g);
+    const santa_status s = measure_lists(problem->a.k.dtype, g);
+    return s == SANTA_OK ? measure_many(problem->a, g) : s;
 }
 
 cudaError_t launch_listed(call &c) {
@@ -18502,6 +18943,10 @@ bool meets_ranks(const santa_attention &a, const santa_options &o) {
         || (o.method == SANTA_FLASH && o.tile_size >= BLOCK && a.first_key % BLOCK == 0);
 }
 
+/* What SANTA_NONE becomes: nothing is above it. */
+bool is_off(double limit) { return limit >= 1e300; }
+float limit_of(double limit) { return limit > FLT_MAX ? INFINITY : (float)limit; }
+
 /* What a rank tells of its results. */
 santa_status measure_ranks(const santa_problem *problem, geometry *g) {
     const santa_method method = problem->o.method;
@@ -18513,7 +18958,7 @@ santa_status measure_ranks(const santa_problem *problem, geometry *g) {
     if (problem->a.std_error && sets) g->error_doubles = 2 + sets * g->dv;
     if (g->error_doubles > INT32_MAX / 4) return SANTA_ERR_BACKEND_SIZE;
     const santa_proxy_options *const proxy = &problem->o.proxy;
-    if (g->copy.bits && !selects && proxy->rescue_above >= 0.0 && proxy->rescue_above < INFINITY)
+    if (g->copy.bits && !selects && !is_off(proxy->rescue_above))
         g->rank_keys = proxy->rescue_keys < 0 ? 0 : proxy->rescue_keys > INT32_MAX ? INT32_MAX
                                                                                 : proxy->rescue_keys;
     g->has_sure = method == SANTA_PPS && !g->copy.bits;
@@ -18734,6 +19179,13 @@ santa_status part_fits(const pipeline &row, const santa_problem *problem) {
                                                                               : SANTA_OK;
 }
 
+bool router_lies_on_numbers(const santa_buckets *r) {
+    const uintptr_t weights = (uintptr_t)r->centroids | (uintptr_t)r->w1 | (uintptr_t)r->w2,
+                    floats = (uintptr_t)r->b1 | (uintptr_t)r->b2;
+    return weights % (uintptr_t)size_of(r->dtype) == 0 && floats % sizeof(float) == 0
+        && (!r->q.data || lies_on_numbers(&r->q));
+}
+
 santa_status check(const santa_problem *problem) {
     const santa_attention *a = &problem->a;
     const santa_options *o = &problem->o;
@@ -18748,6 +19200,7 @@ santa_status check(const santa_problem *problem) {
         if (!lies_on_numbers(t)) return SANTA_ERR_BACKEND_ALIGNMENT;
     if (o->scores == SANTA_SCORES_PROXY && (uintptr_t)a->proxy % 16) return SANTA_ERR_BACKEND_ALIGNMENT;
     if (o->method == SANTA_SAAP && (uintptr_t)a->buckets->index % 4) return SANTA_ERR_BUCKETS_INDEX;
+    if (o->method == SANTA_SAAP && !router_lies_on_numbers(a->buckets)) return SANTA_ERR_BACKEND_ALIGNMENT;
     const item_parts parts = parts_of(*problem);
     santa_problem part;
     santa_buckets router;
@@ -18785,7 +19238,9 @@ santa_status check_pointer(const void *p) {
     cudaPointerAttributes at = {};
     cudaError_t e = cudaPointerGetAttributes(&at, p);
     if (e != cudaSuccess) { cudaGetLastError(); return cuda_status(e); }
-    return at.type == cudaMemoryTypeUnregistered ? SANTA_ERR_HOST_POINTER : SANTA_OK;
+    if (at.type == cudaMemoryTypeUnregistered) return SANTA_ERR_HOST_POINTER;
+    /* of another device, which this one does not reach */
+    return at.devicePointer ? SANTA_OK : SANTA_ERR_DEVICE_MISMATCH;
 }
 
 santa_status read_device(device *card) {
@@ -18804,15 +19259,15 @@ santa_status read_device(device *card) {
 void fill_proxy(const santa_attention *a, const santa_proxy_options *o, const copy_shape &copy, params *p) {
     const auto tokens = [](i64 n) { return n < 0 ? 0 : n > INT32_MAX ? INT32_MAX : (int)n; };
     fill_rotation(a->k.shape[3], p);
-    const float never = INFINITY, step = copy.bits == 4 ? 0.3352f : 0.9957f;
+    const float step = copy.bits == 4 ? 0.3352f : 0.9957f;
     p->proxy = (char *)a->proxy;
     p->copy = copy;
     p->proxy_lens = (const int *)a->proxy_lens;
     p->sink_tokens = tokens(o->sink_tokens);
     p->local_tokens = tokens(o->local_tokens);
     p->noise = (float)((copy.bits == 4 ? 0.0115 : 0.119) / ((double)step * (double)step));
-    p->rescue_above = o->rescue_above < 0.0 ? never : (float)o->rescue_above;
-    p->exact_above = o->exact_above < 0.0 ? never : (float)o->exact_above;
+    p->rescue_above = limit_of(o->rescue_above);
+    p->exact_above = limit_of(o->exact_above);
     p->rescue_keys = tokens(o->rescue_keys);
 }
 
@@ -18886,7 +19341,7 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->seq_lens = (const int *)a->seq_lens;
     p->context_lens = (const int *)a->context_lens;
     p->kv_start = (const int *)a->kv_start;
-    p->first_key = (int)a->first_key;
+    p->first_key = a->context_lens ? (int)a->first_key : 0;
     p->table = (const int *)a->block_table;
     p->table_stride = a->block_table_stride;
     p->pages = a->k.shape[0] > INT32_MAX ? INT32_MAX : (int)a->k.shape[0];
@@ -19221,7 +19676,9 @@ santa_status scores_problem(const santa_attention *a, const santa_options *o, sa
     if (a->key_list) return SANTA_ERR_KEY_LIST_METHOD;
     if (o->ranks.count > 1) return SANTA_ERR_RANKS_METHOD;
     if (a->q.device != SANTA_CUDA) return SANTA_ERR_DEVICE;
-    const santa_status s = santa_problem_make(&exact, &x, problem);
+    santa_status s = santa_problem_make(a, o, problem);             /* options that play no part, too */
+    if (s == SANTA_OK && santa_unused_option(o)) s = SANTA_ERR_OPTION_UNUSED;
+    if (s == SANTA_OK) s = santa_problem_make(&exact, &x, problem);
     return s == SANTA_OK ? check(problem) : s;
 }
 

@@ -12,7 +12,8 @@
                        v_scales, out, lse, std_error, seq_lens, kv_start, context_lens,
                        block_table, sinks, alibi_slopes, seeds, offsets, request_ids, proxy,
                        proxy_lens, key_list, key_list_lens, key_weights, vattention's
-                       heavy_index and audit, what buckets points to, and the workspace. stats,
+                       heavy_index and audit, what buckets points to, and the workspace. The
+                       current device is theirs, or one that reaches their memory. stats,
                        if not NULL, must be writable by the GPU (device, managed or pinned
                        memory) and is complete when the stream is.
    STREAM ORDER        A call only enqueues kernels on o.stream: no allocation, no
@@ -69,12 +70,14 @@
                        by row. A copy of K is made by the slower of its two kernels; draws read
                        a scale more for each row.
    LIMITS              Besides santa.h's, and tested by santa_check: 2^31 - 64 keys in a
-                       sequence (max_pages * page_size with pages), batch and heads up to 65535,
+                       sequence (max_pages * page_size with pages), of lists, top-p, vattention
+                       and saap some 2^31 - 2^23, batch and heads up to 65535,
                        head_dim below 2^31, head_dim_v up to 8388480. Dense: kv_heads *
                        ceil(group / 8) * ceil(head_dim_v / 256) up to 65535, where group is
                        heads / kv_heads. Sampled: ceil(draws / 256) * ceil(head_dim_v / 256) up
                        to 65535, where flash may draw once per tile, and batch * kv_heads *
-                       ceil(group / 8) * ceil(keys / 64) below 2^31 - 1. pps: head_dim_v up to
+                       ceil(group / 8) * ceil(keys / 64) below 2^31 - 1, with ceil(group / 4)
+                       where q is read in parts. pps: head_dim_v up to
                        256, and a group of up to 64 heads. saap: batch * heads / kv_heads up to
                        32 * 65535.
    PREFILL             From 32 query rows on dense runs on tensor cores, K and V read once for

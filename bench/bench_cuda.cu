@@ -705,6 +705,8 @@ static const dense_case dense_cases[] = {
     { SANTA_E4M3, 64, 4, SANTA_BF16, 0.0f, false, 16 },
     { SANTA_E4M3, 128, 4, SANTA_BF16, 0.0f, false, 16 },
     { SANTA_E4M3, 128, 4, SANTA_BF16, 0.0f, true, 16 },
+    { SANTA_BF16, 128, 32, SANTA_BF16, 0.0f }, { SANTA_BF16, 512, 2, SANTA_BF16, 0.0f },
+    { SANTA_BF16, 512, 8, SANTA_BF16, 0.0f },
 };
 
 /* Bytes of K or V that stand for numbers between -2 and 2: of e5m2, or of blocks whose scale is
@@ -815,6 +817,68 @@ static void bench_dense(timer &t, int batch, int n, const dense_case &x, int run
     for (void *w : workspaces) CUDA(cudaFree(w));
     for (void *p : {(void *)kv, (void *)q, (void *)out, (void *)sink, (void *)scales,
                     (void *)table}) CUDA(cudaFree(p));
+}
+
+/* MLA: one KV head whose row is the latent, which is V, and the RoPE part; all keys, or a list of
+   `most`. Against reading those rows once. */
+static void bench_latent(timer &t, int batch, int n, int heads, int most, int runs, FILE *csv) {
+    enum { LATENT = 512, ROW = 576 };
+    const size_t rows = (size_t)batch * n, bytes = (size_t)batch * (most ? most : n) * ROW * 2;
+    unsigned char *k, *q, *out;
+    unsigned *sink;
+    int *list = nullptr;
+    CUDA(cudaMalloc(&k, rows * ROW * 2));
+    CUDA(cudaMalloc(&q, (size_t)batch * heads * ROW * 2));
+    CUDA(cudaMalloc(&out, (size_t)batch * heads * LATENT * 2));
+    CUDA(cudaMalloc(&sink, 4));
+    fill<<<2048, 256, 0, t.stream>>>(k, rows * ROW, SANTA_BF16, 1);
+    fill<<<64, 256, 0, t.stream>>>(q, (size_t)batch * heads * ROW, SANTA_BF16, 3);
+    santa_attention a = {};
+    a.q = santa_view(q, SANTA_BF16, batch, 1, heads, ROW);
+    a.k = santa_view(k, SANTA_BF16, batch, n, 1, ROW);
+    a.out = santa_view(out, SANTA_BF16, batch, 1, heads, LATENT);
+    a.q.device = a.k.device = a.out.device = SANTA_CUDA;
+    a.v = a.k;
+    a.v.shape[3] = LATENT;
+    if (most) {
+        std::vector<int> keys((size_t)batch * most);
+        unsigned long long x = 1;
+        for (size_t i = 0; i < keys.size(); i++) {
+            x = x * 6364136223846793005ull + 1442695040888963407ull;
+            keys[i] = (int)((long long)(i % most) * n / most + (long long)(x >> 33) % (n / most));
+        }
+        CUDA(cudaMalloc(&list, keys.size() * sizeof(int)));
+        CUDA(cudaMemcpy(list, keys.data(), keys.size() * sizeof(int), cudaMemcpyHostToDevice));
+        a.key_list = list;
+        a.max_list = most;
+    }
+    santa_options o = {};
+    o.method = SANTA_DENSE;
+    o.stream = t.stream;
+    const size_t need = santa_workspace_size(&a, &o);
+    void *workspace;
+    CUDA(cudaMalloc(&workspace, need));
+    const unsigned ctas = (unsigned)((bytes + 65535) / 65536);
+    const std::vector<cudaGraphExec_t> calls = {
+        t.capture([&] { read_all<<<ctas, 256, 0, t.stream>>>((const uint4 *)k, bytes / 16, sink); }),
+        t.capture([&] { if (santa_decode(&a, &o, workspace, need, nullptr) != SANTA_OK) exit(1); }) };
+    const auto times = t.in_turns(calls, runs);
+    double busy = 0.0;
+    const double once = t.middle(times[0]), us = t.middle(times[1]),
+                 flops = 2.0 * batch * (most ? most : n) * heads * (ROW + LATENT);
+    printf("  MLA %d / %d, %3d heads, %2d x %6d", ROW, (int)LATENT, heads, batch, n);
+    if (most) printf(", %d keys a list", most);
+    printf(": %8.1f us, %4.0f TFLOP/s, floor %7.1f", us, flops / us * 1e-6, once);
+    print_ratio(ratio(times[1], times[0], &busy), "floor");
+    printf("\n");
+    print_verdict(busy);
+    fflush(stdout);
+    if (csv) fprintf(csv, "bf16 mla,%d,%d,%d,%d,%s,%.2f,%.2f,%.3f,%s\n", batch, n, (int)ROW, heads,
+                     most ? "list" : "dense", us, once, (double)bytes / us * 1e-6,
+                     csv_ratio(ratio(times[1], times[0], &busy)));
+    for (const cudaGraphExec_t g : calls) CUDA(cudaGraphExecDestroy(g));
+    for (void *p : { (void *)k, (void *)q, (void *)out, (void *)sink, (void *)list, workspace })
+        CUDA(cudaFree(p));
 }
 
 /* A caller's list of `most` keys for each KV head, one from each most'th part of the context,
@@ -929,6 +993,12 @@ int main(int argc, char **argv) {
         for (const auto &x : shapes)
             for (const santa_dtype type : { SANTA_BF16, SANTA_E4M3 })
                 bench_dense(t, x.batch, x.n, { type, 128, 4, SANTA_BF16 }, quick ? 20 : 40, csv);
+        const struct { int batch, n, heads, most; } latent[]
+            = { { 1, 32768, 128, 0 },  { 1, 131072, 128, 0 }, { 8, 8192, 128, 0 }, { 8, 32768, 128, 0 },
+                { 32, 8192, 128, 0 },  { 8, 32768, 64, 0 },   { 8, 32768, 16, 0 }, { 1, 32768, 128, 2048 },
+                { 32, 32768, 128, 2048 } };
+        for (const auto &x : latent)
+            bench_latent(t, x.batch, x.n, x.heads, x.most, quick ? 20 : 40, csv);
         if (csv) fclose(csv);
         return 0;
     }

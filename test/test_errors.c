@@ -1590,6 +1590,12 @@ static void steps(void) {
     a.kv_start = starts;
     EXPECT(ERR_INDEX,         santa_gather(&a, 0, 1, index, weight, 2, got.out));
     EXPECT(OK,                santa_gather(&a, 0, 1, index + 1, weight, 1, row));
+    reset_paged();
+    a.window = 8;                                                        /* which has freed the first page */
+    table[0] = -1;
+    index[1] = 49;
+    EXPECT(OK,                santa_gather(&a, 0, 1, index + 1, weight, 1, row));
+    EXPECT(ERR_BLOCK_TABLE,   santa_gather(&a, 0, 1, index, weight, 2, got.out));
     reset();
 
     lse[0] = other_lse[0] = 0.0f;

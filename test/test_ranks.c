@@ -28,6 +28,9 @@ static void poison(const shard *x) {
 
 static int wants_error;
 
+/* What first_key is of a call without context_lens, times the rank; -1: there are. */
+static int64_t apart_key = -1;
+
 /* Every rank's result, which must have the same bits; stats added up. Returns the status. */
 static santa_status run_ranks(ref_problem *p, santa_options o, const int64_t *cuts, int64_t ranks,
                               int64_t broken, float *result, santa_stats *sum) {
@@ -54,6 +57,10 @@ static santa_status run_ranks(ref_problem *p, santa_options o, const int64_t *cu
             cut(p, cuts, t.rank, &x);
             if (o.scores == SANTA_SCORES_PROXY) cut_copy(&x);
             if (t.rank == poisoned) poison(&x);
+            if (apart_key >= 0) {
+                x.a.context_lens = NULL;
+                x.a.first_key = t.rank * apart_key;
+            }
             if (wants_error) x.a.std_error = whole.std_error;
             o.ranks.rank = t.rank;
             t.exchange = 0;
@@ -614,6 +621,28 @@ static void threads(void) {
 }
 
 /* A NaN in K of one rank reaches all of them; V's where it is drawn. */
+/* Without context_lens the ranks' keys are parts of nothing longer, whatever first_key says. */
+static void no_context(void) {
+    static const int64_t cuts[] = {0, 200, 400};
+    static const santa_method methods[] = {SANTA_SYS, SANTA_PPS, SANTA_TOP_K, SANTA_DENSE};
+    for (int turn = 0; turn < 8; turn++) {
+        ref_spec s = ref_spec_make(2, 1, 400, 32);
+        ref_problem p;
+        float none[2 * 33], some[2 * 33];
+        santa_options o = ref_options(methods[turn % 4], turn % 4 == 3 ? 0 : 32, 1);
+        if (turn % 4 < 3) o.scores = SANTA_SCORES_PROXY;
+        s.window = turn / 4 ? 150 : 0;
+        ref_build(&p, &s);
+        apart_key = 0;
+        CHECK_STATUS(run_ranks(&p, o, cuts, 2, -1, none, NULL), SANTA_OK);
+        apart_key = 200;
+        CHECK_STATUS(run_ranks(&p, o, cuts, 2, -1, some, NULL), SANTA_OK);
+        apart_key = -1;
+        CHECK_MSG(!memcmp(none, some, sizeof none), "%s: another result", santa_method_name(o.method));
+        ref_free(&p);
+    }
+}
+
 static void nan_in_one(void) {
     static const int64_t cuts[] = {0, 60, 120, 180};
     static const santa_method methods[] = {SANTA_DENSE, SANTA_SYS, SANTA_FLASH, SANTA_TOP_K, SANTA_TOP_P,
@@ -637,6 +666,18 @@ static void nan_in_one(void) {
     ref_spec s = ref_spec_make(4, 2, 180, 32);
     ref_problem p;
     float many[4 * 33];
+    static const santa_method drawing[] = {SANTA_IID, SANTA_STRAT, SANTA_SYS, SANTA_SYS};
+    wants_error = 1;
+    for (int i = 0; i < 4; i++) {                    /* an infinity: no error is known */
+        santa_options o = ref_options(drawing[i], 16, 1);
+        if (i == 3) o.num_combs = 4;
+        ref_build(&p, &s);
+        for (int64_t j = 0; j < 180; j++) ref_set(&p.a.v, 0, j, 1, 20, REF_INF);
+        if (CHECK_STATUS(run_ranks(&p, o, cuts, 3, -1, many, NULL), SANTA_OK))
+            for (int h = 2; h < 4; h++)
+                CHECK_MSG(test_is_nan(p.a.std_error[h]), "%d: an error of %g", i, (double)p.a.std_error[h]);
+        ref_free(&p);
+    }
     ref_build(&p, &s);
     ref_set(&p.a.v, 0, 100, 1, 20, (double)test_nan());
     wants_error = 1;
@@ -879,6 +920,7 @@ const test_case suite_ranks[] = {
     {"the mean over seeds is exact attention", unbiased},
     {"threads change no bit", threads},
     {"a NaN in one rank is in the result", nan_in_one},
+    {"no context_lens: first_key is nothing", no_context},
     {"no keys at all", nothing_to_see},
     {"an exchange that fails writes nothing", failures},
     {"an exchange that brings nothing ends", no_loop},

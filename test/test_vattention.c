@@ -1151,10 +1151,33 @@ static void broken_rows(void) {
                     CHECK(test_is_nan((float)ref_get(&p.a.out, 0, 0, h, 2)));
                     CHECK_INT(test_is_nan(p.lse[h]), !in_v);
                     if (!in_v) CHECK_INT(audit[h].needed, 40);
+                    /* of a NaN in V no bound is known: all keys */
+                    if (in_v && full) CHECK_INT(audit[h].needed, audit[h].num_residual);
+                    if (in_v && full) CHECK_INT(audit[h].exact, 1);
                     CHECK(audit[h].needed >= 40 && audit[h].budget <= audit[h].num_residual);
                 }
             ref_free(&p);
         }
+}
+
+/* Beside an infinite result no error is known. */
+static void infinite_values(void) {
+    ref_spec s = ref_spec_make(2, 1, 500, 8);
+    ref_problem p;
+    santa_options o = ref_options(SANTA_VATTENTION, 0, 3);
+    s.gain = 1.5;
+    ref_build(&p, &s);
+    for (int64_t j = 0; j < 500; j++) ref_set(&p.a.v, 0, j, 0, 2, REF_INF);
+    o.vattention.sink_tokens = o.vattention.local_tokens = 8;
+    o.vattention.heavy_tokens = SANTA_NONE;
+    o.vattention.base_samples = 40;
+    o.vattention.epsilon = 0.5;
+    if (CHECK(p.a.std_error) && ref_run(&p, &o, NULL))
+        for (int h = 0; h < 2; h++) {
+            CHECK(ref_get(&p.a.out, 0, 0, h, 2) == REF_INF);
+            CHECK(test_is_nan(p.std_error[h]));
+        }
+    ref_free(&p);
 }
 
 /* Every score is -inf, by ALiBi: no mass, so zeros and no error, as with the other methods. */
@@ -1448,6 +1471,7 @@ const test_case suite_vattention[] = {
     {"no spread: the base sample is enough", no_spread},
     {"defaults", defaults},
     {"causal and window", masks},
+    {"beside an infinity no error is known", infinite_values},
     {"all scores -inf", no_mass},
     {"NaN in K or V", broken_rows},
     {"nearly all of a long row", nearly_all},

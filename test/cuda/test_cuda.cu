@@ -145,7 +145,13 @@ public:
         : a(host), o(options) {
         const size_t batch = (size_t)a.q.shape[0], heads = (size_t)a.q.shape[2],
                      rows = batch * heads * (size_t)a.q.shape[1];
-        for (santa_tensor *t : {&a.q, &a.k, &a.v, &a.out}) view(t);
+        for (santa_tensor *t : {&a.q, &a.k}) view(t);
+        const int64_t on = (char *)a.v.data - (char *)host.k.data;       /* V's rows may lie in K's */
+        if (on >= 0 && on < bytes_of(a.k.dtype, host.k.shape[3]) && a.v.dtype == a.k.dtype) {
+            a.v.data = (char *)a.k.data + on;
+            a.v.device = SANTA_CUDA;
+        } else view(&a.v);
+        view(&a.out);
         out_index_ = blocks_.size() - 1;
         if (a.lse) lse_ = new_block(4 * rows), a.lse = (float *)lse_->data();
         if (a.std_error) error_ = new_block(4 * rows), a.std_error = (float *)error_->data();
@@ -3396,6 +3402,7 @@ static void lists_same_bits(void) {
 #include "test_items.h"
 #include "test_coded.h"
 #include "test_any.h"
+#include "test_many.h"
 
 static const test_case against_cpu[] = {{"methods_and_stashes", methods_and_stashes},
                                         {"types", types},
@@ -3453,6 +3460,7 @@ static const test_case selected[] = {
     {0, 0}
 };
 static const test_case lists[] = {
+    {"many_heads", many_heads}, {"many_heads_apart", many_heads_apart},
     {"lists_match_float64", lists_match_float64}, {"lists_bad_entries", lists_bad_entries},
     {"lists_same_bits", lists_same_bits},
     {0, 0}

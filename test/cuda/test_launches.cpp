@@ -40,7 +40,7 @@ static void map_memory(size_t workspace, size_t shift) {
                                : r == R_STATS   ? sizeof(santa_stats)
                                                 : (uint64_t)1 << 42;
         const cudaMemoryType type = r == R_STATS ? cudaMemoryTypeManaged : cudaMemoryTypeDevice;
-        standin.memory.push_back({(uintptr_t)address(r), bytes, type});
+        standin.memory.push_back({(uintptr_t)address(r), bytes, type, false});
     }
 }
 
@@ -181,6 +181,18 @@ static int64_t dense_splits(const santa_attention &a, int64_t most, int smaller 
     return room;
 }
 
+/* Parts of k_list_many: 128 keys of up to 4,096, 2,048 of more than 65,536, else 32 of them. */
+static int64_t many_parts(int64_t keys) {
+    return keys <= 4096 ? over(keys, 128) : keys <= 65536 ? 32 : over(keys, 2048);
+}
+/* Whether that takes K and V, but for how they lie. */
+static bool is_many(const santa_attention &a) {
+    const int64_t d = a.k.shape[3], dv = a.v.shape[3];
+    return (a.k.dtype == SANTA_F16 || a.k.dtype == SANTA_BF16) && a.v.dtype == a.k.dtype
+        && a.q.dtype == a.k.dtype && !a.k_scales.data && !a.v_scales.data && (d > 256 || dv > 256)
+        && d <= 576 && dv <= 512 && d % 8 == 0 && dv % 8 == 0;
+}
+
 static bool is_copied(const problem &x) { return x.o.scores == SANTA_SCORES_PROXY; }
 static bool is_drawn(const problem &x) { return is_copied(x) || x.o.method == SANTA_PPS; }
 /* For k_weighed_error, which reads it. */
@@ -209,7 +221,7 @@ static void check_parameters(const problem &x, const params &p, int64_t row, con
               "%s: sizes", kernel);
     const int64_t keys = a.block_table ? a.max_pages * a.k.shape[1] : a.k.shape[1];
     const bool dense = x.o.method == SANTA_DENSE || x.o.method == SANTA_SAMPLE_ATTENTION;
-    const int64_t of_dense = dense ? dense_splits(a, keys) : 0;
+    const int64_t of_dense = !dense ? 0 : std::max(dense_splits(a, keys), is_many(a) ? many_parts(keys) : 0);
     CHECK_MSG(p.capacity == keys && p.blocks == over(keys, 64)
                   && (a.key_list || p.splits == (splits < 0 ? of_dense : splits)), "%s: keys", kernel);
     CHECK_MSG((int64_t)p.blocks * 64 <= INT32_MAX, "%s: the last block ends outside int", kernel);
@@ -400,9 +412,37 @@ static void check_combine(const problem &x, const standin_launch &l, const param
     check_grid(l, few ? over(heads, 8) : heads, batch, pieces, name);
 }
 
+/* Rows of 16 bits and more than 256 numbers, of lists of up to `most` keys. */
+static void check_many(const problem &x, const standin_launch &l, const params &p, int64_t most,
+                       const std::string &name) {
+    const santa_attention &a = x.a;
+    const int64_t d = p.d, dv = p.dv, slices = over(p.list_heads, 64);
+    CHECK_MSG(is_many(a) && in_pieces(a.q) && in_pieces(a.k) && in_pieces(a.v), "%s: q, K or V does not suit",
+              name.c_str());
+    const int64_t lead = 3 * over(d, 96), on = (char *)a.v.data - (char *)a.k.data;
+    const bool inside = on >= 0 && on % 16 == 0 && on + 2 * dv <= 2 * d
+                        && !memcmp(a.v.stride, a.k.stride, 3 * sizeof a.k.stride[0]);
+    CHECK_MSG(p.k_lead == lead && p.k_pitch == over(64 * lead, 128) * 128 + 16, "%s: K's rows", name.c_str());
+    CHECK_MSG(inside ? p.v_pitch == 0 && p.v_inside == on : p.v_pitch == over(2 * dv, 128) * 128 + 16,
+              "%s: V's rows", name.c_str());
+    CHECK_MSG(p.many_slots >= 2 && p.many_slots <= 4
+                  && l.dynamic >= (uint64_t)(p.many_slots * 32 * (p.k_pitch + p.v_pitch))
+                  && l.dynamic <= (uint64_t)standin.card->shared,
+              "%s: %d slots", name.c_str(), p.many_slots);
+    CHECK_MSG(p.slices == slices && divides_by(p.by_slices, slices) && p.list_keys == 0
+                  && p.splits >= many_parts(most),
+              "%s: slices, splits", name.c_str());
+    check_grid(l, many_parts(most) * slices, p.heads / p.list_heads, a.q.shape[0], name);
+}
+
 static void check_dense(const problem &x, const standin_launch &l, const params &p,
                         const std::string &name) {
     const santa_attention &a = x.a;
+    if (name == "k_list_many") {
+        CHECK(p.lists_all && p.list_heads == p.group && !p.list && !p.list_lens && !p.list_weights
+              && !p.list_ranges && p.list_most == 0 && !p.is_short);
+        return check_many(x, l, p, p.capacity, name);
+    }
     const int64_t group = p.group, dv = p.dv;
     char type[40], paged[8], pairs[8], joins[8];
     int C = 0, GS = 8;
@@ -495,6 +535,11 @@ static void check_listed(const problem &x, const standin_launch &l, const params
                   lists = kv_heads * (a.key_list_rows ? a.q.shape[1] : 1),
                   pitch = a.key_list_stride ? a.key_list_stride : a.max_list;
     char type[40];
+    if (name == "k_list_many") {
+        check_many(x, l, p, a.max_list, name);
+        CHECK(p.list == (const int *)a.key_list + first * pitch && p.list_most == a.max_list && !p.lists_all);
+        return;
+    }
     int row = 0, slots = 8;
     if (sscanf(name.c_str(), "k_list<%39[^,], %d>", type, &row) == 2) {
         const int64_t size = bytes_of(a.k.dtype);
@@ -1351,7 +1396,9 @@ static void check_firsts(const problem &x, const char *workspace, uint64_t bytes
             const int64_t most = a.window < p.capacity ? a.window : p.capacity;
             if (dense)
                 CHECK(p.list_ranges == p.first_ranges && p.list_heads == p.group && !p.list && !p.list_lens
-                      && p.list_most == 0 && (int64_t)p.splits * p.list_keys >= most);
+                      && p.list_most == 0
+                      && (p.list_keys ? (int64_t)p.splits * p.list_keys >= most
+                                      : p.splits >= many_parts(most)));
             parts.push_back(
                 {"partial results", p.partial, sums * (uint64_t)p.splits * ((uint64_t)p.dv + 2) * 4, 4});
         }
@@ -2045,6 +2092,10 @@ static void host_pointers(void) {
         }
         standin.start();
         CHECK_STATUS(note(santa_decode(&x.a, &x.o, workspace, bytes, x.stats)), SANTA_ERR_HOST_POINTER);
+        /* another device's memory, which the current one does not reach */
+        standin.memory.push_back({(uintptr_t)host, sizeof host, cudaMemoryTypeDevice, true});
+        CHECK_STATUS(note(santa_decode(&x.a, &x.o, workspace, bytes, x.stats)), SANTA_ERR_DEVICE_MISMATCH);
+        standin.memory.pop_back();
         CHECK_MSG(standin.launches.empty() && standin.cleared.empty(), "region %d: launched", i);
     }
 }

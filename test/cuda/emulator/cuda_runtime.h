@@ -51,7 +51,6 @@
 #ifndef __CUDA_ARCH__
 #define __CUDA_ARCH__ 900
 #endif
-#include <algorithm>
 #include <initializer_list>
 #include <map>
 #include <memory>

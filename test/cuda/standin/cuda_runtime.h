@@ -45,7 +45,7 @@ enum cudaLaunchAttributeID {
 };
 typedef struct CUstream_st *cudaStream_t;
 
-struct cudaPointerAttributes { cudaMemoryType type; };
+struct cudaPointerAttributes { cudaMemoryType type; void *devicePointer; };
 struct cudaLaunchAttribute {
     cudaLaunchAttributeID id;
     struct { int programmaticStreamSerializationAllowed; struct { unsigned x, y, z; } clusterDim; } val;
@@ -76,7 +76,8 @@ struct standin_launch {
     cudaStream_t stream;
     std::vector<char> parameters;
 };
-struct standin_memory { uintptr_t begin; uint64_t bytes; cudaMemoryType type; };
+/* apart: another device's, which the current one does not reach */
+struct standin_memory { uintptr_t begin; uint64_t bytes; cudaMemoryType type; bool apart; };
 
 struct standin_state {
     const standin_card *card = &standin_cards[0];
@@ -154,6 +155,7 @@ inline cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, c
     if (standin.fails()) return standin.fail_with;
     const standin_memory *m = standin.find(p);
     attributes->type = m ? m->type : cudaMemoryTypeUnregistered;
+    attributes->devicePointer = m && m->apart ? nullptr : (void *)(uintptr_t)p;
     return cudaSuccess;
 }
 
@@ -162,7 +164,7 @@ inline cudaError_t cudaMemsetAsync(void *p, int, size_t bytes, cudaStream_t) {
     const standin_memory *m = standin.find(p);
     if (!m || (uintptr_t)p + bytes > m->begin + m->bytes)
         return standin.breaks("bytes to clear", (long long)bytes, 0);
-    standin.cleared.push_back({(uintptr_t)p, bytes, m->type});
+    standin.cleared.push_back({(uintptr_t)p, bytes, m->type, false});
     return cudaSuccess;
 }
 

@@ -1,0 +1,103 @@
+/* santa - rows of up to 576 features, and many query heads of a KV head; included by
+   test_cuda.cu. */
+
+/* V's rows lie in K's, `on` features from their beginning. */
+static void put_v_in_k(problem *p, int64_t on) {
+    ref_spec &s = p->spec;
+    p->a.v = p->a.k;
+    p->a.v.shape[3] = s.head_dim_v;
+    p->a.v.data = (char *)p->a.k.data + on * size_of(s.k_type);
+    s.v_type = s.k_type;
+    for (int64_t j = 0; j < s.batch * s.len * s.kv_heads; j++)
+        memcpy(p->v + j * s.head_dim_v, p->k + j * s.head_dim + on, (size_t)s.head_dim_v * sizeof *p->v);
+}
+
+/* A problem that k_list_many takes: rows wider than 256 features. */
+static ref_spec many_spec(test_rng *r, int64_t n) {
+    const bool inside = n % 4 == 0, wide_v = n % 4 == 1;
+    const int64_t most = test_quick || on_emulator ? 150 : 700, kv_heads = 1 + test_below(r, 2);
+    const int64_t d = 8 * (wide_v ? 1 + test_below(r, 72) : 33 + test_below(r, 40)),
+                  dv = inside   ? 8 * (1 + test_below(r, std::min<int64_t>(d / 8, 64)))
+                     : wide_v ? 8 * (33 + test_below(r, 32)) : 8 * (1 + test_below(r, 64));
+    const int64_t group = 1 + test_below(r, test_below(r, 3) ? 40 : 140);
+    ref_spec s = spec16(group * kv_heads, kv_heads, 1 + test_below(r, most), d,
+                        test_below(r, 2) ? SANTA_BF16 : SANTA_F16);
+    s.head_dim_v = dv;
+    s.batch     = 1 + test_below(r, 3);
+    s.q_len     = test_below(r, 3) ? 1 : 1 + test_below(r, 3);
+    s.causal    = (int)test_below(r, 2);
+    s.ragged    = (int)test_below(r, 2);
+    s.sinks     = test_below(r, 4) == 0;
+    s.alibi     = test_below(r, 4) == 0;
+    s.soft_cap  = test_below(r, 4) ? 0.0f : 15.0f;
+    s.gain      = test_below(r, 2) ? 1.0 : 6.0;
+    s.page_size = test_below(r, 2) ? 0 : 1 + test_below(r, 40);
+    s.window    = test_below(r, 3) ? 0 : 1 + test_below(r, s.len + 20);
+    s.layout    = test_below(r, 2) ? REF_NHD : REF_HND;
+    s.stream    = 300 + (uint64_t)n;
+    return s;
+}
+
+static void many_heads(void) {
+    NEED_DEVICE();
+    test_rng r = test_rng_make(91);
+    totals t = {0, 0, 0};
+    for (int64_t n = 0; n < (test_quick ? 12 : on_emulator ? 60 : 200); n++) {
+        problem p(many_spec(&r, n));
+        const ref_spec &s = p.spec;
+        if (n % 4 == 0) put_v_in_k(&p, 8 * test_below(&r, (s.head_dim - s.head_dim_v) / 8 + 1));
+        if (n % 3 == 0 && s.window) p.a.first_tokens = 1 + test_below(&r, s.len);
+        bool good = compare(p, options(SANTA_DENSE, 0), &t);
+        p.a.first_tokens = p.spec.window = p.a.window = 0;
+        key_lists x = lists_build(&p, 1 + test_below(&r, 2 * s.len), (int)test_below(&r, 2),
+                                  (int)test_below(&r, 2), &r);
+        if (n % 4) lists_poison(&p);                /* V's values stand in K's for the others */
+        char what[160];
+        snprintf(what, sizeof what, "problem %d: heads %d/%d, dim %d/%d, page %d, layout %d, list %d", (int)n,
+                 (int)s.heads, (int)s.kv_heads, (int)s.head_dim, (int)s.head_dim_v, (int)s.page_size,
+                 (int)s.layout, (int)p.a.max_list);
+        result out;
+        good = good && run_on_gpu(p, options(SANTA_DENSE, 0), &out) && lists_compare(p, out, what);
+        lists_free(&x);
+        if (!good) break;
+    }
+}
+
+/* What a row gets is the same bits alone and beside others; a bad entry of the block table, NaN
+   in K and in V show in the rows that see them alone. */
+static void many_heads_apart(void) {
+    NEED_DEVICE();
+    for (int64_t d : {264, 576}) {
+        ref_spec s = spec16(70, 1, 400, d);
+        s.head_dim_v = d == 576 ? 512 : 48;
+        s.page_size  = 16;
+        s.batch      = 3;
+        problem all(s);
+        result together;
+        if (!run_on_gpu(all, options(SANTA_DENSE, 0), &together)) return;
+        for (int64_t b = 0; b < 3; b++) {
+            ref_spec alone = s;
+            alone.batch = 1;
+            alone.first_sequence = b;
+            problem p(alone);
+            result r;
+            if (!run_on_gpu(p, options(SANTA_DENSE, 0), &r)) return;
+            CHECK_MSG(r.same_request(0, together, b), "head_dim %d: sequence %d alone has other bits",
+                      (int)d, (int)b);
+        }
+        for (int what = 0; what < 3; what++) {
+            problem p(s);
+            if (what == 0) ref_set(&p.a.k, p.block_table[p.a.max_pages + 3], 5, 0, 7, (double)test_nan());
+            if (what == 1) ref_set(&p.a.v, p.block_table[p.a.max_pages + 3], 5, 0, 7, (double)test_nan());
+            if (what == 2) p.block_table[p.a.max_pages + 3] = 1 << 30;
+            result r;
+            if (!run_on_gpu(p, options(SANTA_DENSE, 0), &r)) return;
+            for (int64_t b = 0; b < 3; b++) {
+                const int64_t nans = r.nans(b, 0, 69), every = s.head_dim_v + 1;
+                CHECK_MSG(nans == (b != 1 ? 0 : what == 1 ? 1 : every), "%d: %d NaN in sequence %d", what,
+                          (int)nans, (int)b);
+                if (b != 1) CHECK(r.same_request(b, together, b));
+            }
+        }
+    }
+}
