@@ -8,7 +8,7 @@ BUILD  ?= build
 comma   := ,
 MPICC   := $(shell command -v mpicc 2>/dev/null)
 GGML    := $(shell pkg-config --silence-errors --cflags --libs ggml 2>/dev/null)
-GGML    += $(if $(strip $(GGML)),-Wl$(comma)-rpath$(comma)$(shell pkg-config --variable=libdir ggml))
+GGML    += $(if $(strip $(GGML)),-Wl$(comma)--disable-new-dtags$(comma)-rpath$(comma)$(shell pkg-config --variable=libdir ggml))
 EXAMPLES = $(patsubst examples/%.c,$(BUILD)/%,$(filter-out $(if $(GGML),,%/ggml_op.c) $(if $(MPICC),,%/sharded_mpi.c),\
              $(wildcard examples/*.c)))
 TESTS    = $(patsubst test/%.c,$(BUILD)/test/%.o,$(filter-out test/impl.c,$(wildcard test/*.c)))

@@ -406,8 +406,8 @@ struct params {
     va_params va;
     int list_keys;                                  /* of a part, whose sums are in partial; 0: part_keys */
     int lists_all;                                  /* the list is all keys that a row sees */
-    /* of k_list_many: slots; bytes from row to row there of K and of V, which has none where its
-       rows lie in K's, so many bytes on */
+    /* of k_list_many: slots; steps of half of K's features; bytes from row to row in a slot, of V
+       0 where its rows lie in K's, v_inside bytes on */
     int many_slots, k_lead, k_pitch, v_pitch, v_inside;
     /* [batch, heads], or NULL: mass of the keys that are in no list */
     rest_mass *list_rest;
@@ -912,8 +912,8 @@ struct listed {
 enum { MANY_HEADS = 64, MANY_KEYS = 32, MANY_WARPS = 8, MANY_SLOTS = 4 };
 enum { MANY_LEAST = 7, MANY_MOST = 11, MANY_PARTS = 5 };              /* logarithms, see part_keys */
 enum { MANY_DIM = 576, MANY_COLUMNS = 512 };        /* of K and V, at most */
-/* A head's sums so far are made smaller when a weight would be more than 2^this, not at each new
-   maximum, of which there are some in most blocks. */
+/* A head's sums so far are made smaller when a weight would be more than 2^this, not at each
+   new maximum, of which there are some in most blocks. */
 constexpr float MANY_SLACK = 6.0f;
 struct many_memory {
     uint4 weight[2][2][MANY_HEADS / 16][MANY_KEYS / 16][32];
@@ -5152,8 +5152,8 @@ __device__ __forceinline__ listed listed_keys(const params &p, int b, int item) 
 }
 
 /* Keys of a part of k_list_many: of long lists more, so that few sums are written, of short
-   ones fewer, so that there are enough CTAs, usually 32 for a list. By the list's length alone, so
-   that bits do not depend on the batch. */
+   ones fewer, so that there are enough CTAs, usually 32 for a list. By the list's length alone,
+   so that bits do not depend on the batch. */
 __device__ __forceinline__ int part_keys(const params &p, int places) {
     if (p.list_keys) return p.list_keys;
     const int length = 32 - __clz(max(places - 1, 1));
@@ -12424,8 +12424,9 @@ k_list(const __grid_constant__ params p) {
      V        each warp 64 columns of all heads, of the block before
    Reads: entries, K and V of the listed keys once for each slice, V not where its rows lie in
    K's. Writes as k_dense. Flops: 2 * keys * 64 * (d + 2 * dv), on tensor cores.
-   The tensor cores are the limit where there are 64 heads. Barriers, for each block: its rows are there and
-   the slot of the one before the last is free; the second half's scores are there. */
+   The tensor cores are the limit where there are 64 heads.
+   Barriers, for each block: its rows are there and the slot of the one before the last is free;
+   the second half's scores are there. */
 __global__ void __launch_bounds__(MANY_WARPS * 32) k_list_many(const __grid_constant__ params p) {
     enum { EACH = MANY_KEYS / MANY_WARPS, KEY_TILES = MANY_KEYS / 8, MS = MANY_HEADS / 16 };
     enum { FOUND = 32 / EACH, STEPS = MANY_DIM / 32, TILES = MANY_COLUMNS / (8 * MANY_WARPS) };
@@ -12478,7 +12479,8 @@ __global__ void __launch_bounds__(MANY_WARPS * 32) k_list_many(const __grid_cons
 #pragma unroll
         for (int k = 0; k < decltype(loads)::value; k++)
             if (128 * k < row_bytes)
-                copy16_or_zero_at(to + (unsigned)(first + 128 * k), source + 128 * k, first + 128 * k < have);
+                copy16_or_zero_at(to + (unsigned)(first + 128 * k), source + 128 * k,
+                                  first + 128 * k < have);
     };
     const auto send = [&](int i, int slot) {
         if (i < blocks) {
@@ -12497,7 +12499,8 @@ __global__ void __launch_bounds__(MANY_WARPS * 32) k_list_many(const __grid_cons
             send_row(a_number<MANY_DIM / 64>(), base + (unsigned)(row * pitch), p.k,
                      __shfl_sync(FULL, own.k, from_lane), 2 * p.d, pitch - 16);
             if (p.v_pitch)
-                send_row(a_number<MANY_COLUMNS / 64>(), base + (unsigned)(MANY_KEYS * pitch + row * p.v_pitch), p.v,
+                send_row(a_number<MANY_COLUMNS / 64>(),
+                         base + (unsigned)(MANY_KEYS * pitch + row * p.v_pitch), p.v,
                          __shfl_sync(FULL, own.v, from_lane), 2 * p.dv, p.v_pitch - 16);
         }
         copy_commit();
@@ -17401,8 +17404,8 @@ cudaError_t launch_dense_blocks(call &c) {
     while (once < 30 && (each << (once - SPLIT_SHIFT)) < LONG_CTAS) once++;
     p.short_keys = INT32_MIN | once << 16;
     const i64 some = (i64)2 << (once - SPLIT_SHIFT), most = c.g.keys >> (SPLIT_SHIFT + MOST_LONGER);
-    const i64 parts = (some > most ? some : most) + 2;
-    const dim3 grid = grid_of({ parts < c.g.dense_splits[0] ? parts : c.g.dense_splits[0], each, c.g.batch });
+    const i64 parts = (some > most ? some : most) + 2, fewest = c.g.dense_splits[0];
+    const dim3 grid = grid_of({ parts < fewest ? parts : fewest, each, c.g.batch });
     return e == cudaSuccess ? launch_large<k_dense_blocks>(c, grid, SCORE_WARPS * 32, sizeof(blocks_memory),
                                                            true) : e;
 }

@@ -819,8 +819,8 @@ static void bench_dense(timer &t, int batch, int n, const dense_case &x, int run
                     (void *)table}) CUDA(cudaFree(p));
 }
 
-/* MLA: one KV head whose row is the latent, which is V, and the RoPE part; all keys, or a list of
-   `most`. Against reading those rows once. */
+/* MLA: one KV head whose row is the latent, which is V, and the RoPE part; all keys, or a list
+   of `most`. Against reading those rows once. */
 static void bench_latent(timer &t, int batch, int n, int heads, int most, int runs, FILE *csv) {
     enum { LATENT = 512, ROW = 576 };
     const size_t rows = (size_t)batch * n, bytes = (size_t)batch * (most ? most : n) * ROW * 2;

@@ -1,6 +1,7 @@
 /* santa as an operation of ggml, on ggml's own cache, and tried against ggml_flash_attn_ext.
    Wants ggml's headers and libraries, as libggml-dev or an installed build of ggml has them.
-   Build: cc -O2 examples/ggml_op.c $(pkg-config --cflags --libs ggml) -lggml-base -lm
+   Build: make build/ggml_op, which also tells the program where an installed ggml's libraries
+   are, or cc -O2 examples/ggml_op.c $(pkg-config --cflags --libs ggml) -lggml-base -lm
    With --bench: times at 32k keys, minutes. */
 #define _POSIX_C_SOURCE 200809L
 #define SANTA_IMPLEMENTATION

@@ -1591,7 +1591,7 @@ static void steps(void) {
     EXPECT(ERR_INDEX,         santa_gather(&a, 0, 1, index, weight, 2, got.out));
     EXPECT(OK,                santa_gather(&a, 0, 1, index + 1, weight, 1, row));
     reset_paged();
-    a.window = 8;                                                        /* which has freed the first page */
+    a.window = 8;                                                /* which has freed the first page */
     table[0] = -1;
     index[1] = 49;
     EXPECT(OK,                santa_gather(&a, 0, 1, index + 1, weight, 1, row));

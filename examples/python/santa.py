@@ -735,7 +735,8 @@ def _dict(x: Any, name: str) -> Dict[str, Any]:
 
 
 def _nested(x: Any, name: str) -> Tuple[int, ...]:
-    """The shape of lists in lists."""
+    """The shape of lists in lists, or of arrays in them."""
+    x = _plain(x)
     if not isinstance(x, (list, tuple)):
         return ()
     shapes = {_nested(row, name) for row in x}
@@ -745,8 +746,16 @@ def _nested(x: Any, name: str) -> Tuple[int, ...]:
 
 
 def _flat(x: Any) -> List[Any]:
-    x = x.tolist() if hasattr(x, "tolist") else x
+    x = _plain(x)
     return [y for row in x for y in _flat(row)] if isinstance(x, (list, tuple)) else [x]
+
+
+def _plain(x: Any) -> Any:
+    """Arrays as lists: by their own method, or by NumPy's reading of DLPack."""
+    if hasattr(x, "__dlpack__") and not hasattr(x, "tolist"):
+        import numpy
+        x = numpy.from_dlpack(x)
+    return x.tolist() if hasattr(x, "tolist") else x
 
 
 _C_NAME = {C.c_int32: "int32", _i64: "int64", _u64: "uint64", _f32: "float32", C.c_uint8: "uint8"}
@@ -967,8 +976,11 @@ class _Call:
         self._apart("out", found, taken)
         self.results["out"] = out.array if isinstance(out, View) else out
         for name in ("lse", "std_error"):
-            if x[name] is not False and x[name] is not None:
-                made = _empty(self.like, self.rows, "float32") if x[name] is True else x[name]
+            wanted = x[name]
+            if wanted is None or isinstance(wanted, int) or getattr(wanted, "shape", None) == ():
+                wanted = _flag(wanted, name)                    # not an array
+            if wanted is not False:
+                made = _empty(self.like, self.rows, "float32") if wanted is True else wanted
                 found = _look(made, name, self.stream)
                 if (found.shape, found.dtype, found.device, found.dense(), found.writable) != (
                         self.rows, "float32", self.device, True, True):
@@ -1323,7 +1335,8 @@ def _set_pages(a: _Attention, block_table: Any, batch: int, device: int, like: A
         raise ValueError(f"block_table has shape {shape}, not ({batch}, pages of a sequence)")
     a.max_pages = shape[1]
     if not isinstance(block_table, (list, tuple)) and (found.dtype, found.device) == ("int32", device) and (
-            shape[1] == 1 or found.strides[1] == 1) and found.pointer:
+            shape[1] == 1 or found.strides[1] == 1) and (
+            batch == 1 or found.strides[0] >= shape[1]) and found.pointer:
         keep.append(found.owner)                                # as it is, whatever lies between its rows
         a.block_table, a.block_table_stride = found.pointer, found.strides[0] if batch > 1 else 0
     else:
@@ -1519,7 +1532,10 @@ class Proxy:
             _set_pages(a, block_table, batch, self._device, self.k, keep)
         a.q = _Tensor(dtype=0, device=self._device, shape=(_i64 * 4)(batch, 1, a.k.shape[2], a.k.shape[3]))
         a.seq_lens = _array(seq_lens, C.c_int32, (batch,), "seq_lens", self._device, self.k, keep)
-        a.proxy = _look(self.data, "data").pointer
+        found = _look(self.data, "data")
+        if not found.writable:
+            raise ValueError("data is read-only")
+        a.proxy = found.pointer
         where = _stream_of(stream, self.k)
         status = getattr(self._lib, name)(C.byref(a), *numbers, where)
         if status:

@@ -293,8 +293,15 @@ def test_pages():
     wide[:, 2:5] = pages
     for table in (pages, pages.tolist(), pages.astype(np.int64), wide[:, 2:5], np.asfortranarray(pages)):
         near(santa.decode(q, kp, vp, block_table=table, seq_lens=[96, 40]).out, want)
+    near(santa.decode(q, kp, vp, block_table=[row for row in pages], seq_lens=[96, 40]).out, want)
     hnd = [np.ascontiguousarray(x.transpose(0, 2, 1, 3)) for x in (kp, vp)]
     near(santa.decode(q, *hnd, kv_layout="HND", block_table=pages, seq_lens=[96, 40]).out, want)
+    # rows in the same memory, one upon the other, backwards
+    line = np.array([5, 0, 7, 2], np.int32)
+    for table in (np.broadcast_to(pages[:1], (2, 3)), pages[::-1],
+                  np.lib.stride_tricks.sliding_window_view(line, 3)):
+        same_bits(santa.decode(q, np.nan_to_num(kp), vp, block_table=table, seq_lens=[96, 40]).out,
+                  santa.decode(q, np.nan_to_num(kp), vp, block_table=table.copy(), seq_lens=[96, 40]).out)
     raises(santa.SantaError, santa.decode, q, kp, vp, block_table=pages + 5, name="BLOCK_TABLE")
     raises(ValueError, santa.decode, q, kp, vp, block_table=pages[:1])
     raises(ValueError, santa.decode, q, kp, vp, block_table=[[0, 1], [2]])
@@ -531,6 +538,13 @@ def test_proxy():
     raises(ValueError, p.encode, block_table=pages)
     raises(ValueError, paged.encode)
     raises(ValueError, santa.Proxy, k, data=np.zeros(8, np.uint8))
+    frozen = np.array(p.data)
+    frozen.flags.writeable = False
+    kept = santa.Proxy(k, data=frozen)                          # may be read
+    same_bits(santa.decode(q, k, v, method="sys", scores="proxy", proxy=kept).out,
+              santa.decode(q, k, v, method="sys", scores="proxy", proxy=p).out)
+    raises(ValueError, kept.encode, text="read-only")
+    raises(ValueError, kept.append, text="read-only")
     raises(ValueError, santa.decode, q, k, v, method="sys", scores="proxy", proxy=p.data[:100])
     raises(santa.SantaError, santa.decode, q, k, v, method="sys", scores="proxy", name="PROXY_NULL")
     raises(santa.SantaError, santa.decode, q, k, v, method="iid", scores="proxy", proxy=p,
@@ -838,6 +852,16 @@ def test_every_field_has_an_argument():
     assert fields - made <= arguments, fields - made - arguments
 
 
+def test_flags():
+    q, k, v = problem(2, 1, 50)
+    for yes in (True, 1, np.True_, np.array(1)):
+        r = santa.decode(q, k, v, method="sys", lse=yes, std_error=yes)
+        assert r.lse.shape == r.std_error.shape == (2, 1, 4)
+    for no in (None, False, 0, np.False_):
+        assert santa.decode(q, k, v, lse=no).lse is None
+    raises(ValueError, santa.decode, q, k, v, lse=2, text="lse")
+
+
 def test_wrong_arguments():
     q, k, v = problem(2, 1, 50)
     for name, args in (("BATCH", (q[:1], k, v)), ("KV_HEADS", (q, k, v[:, :, :1])),
@@ -1073,6 +1097,7 @@ def test_dlpack():
     santa.decode(q, OnlyDLPack(k.transpose(0, 2, 1, 3)), OnlyDLPack(v.transpose(0, 2, 1, 3)),
                  kv_layout="HND", out=OnlyDLPack(out))
     near(out, want)
+    near(santa.decode(q, k, v, seq_lens=OnlyDLPack(np.array([60]))).out, want)      # of 64 bits: converted
     raises(TypeError, santa.decode, OnlyDLPack(q.astype(np.float64)), k, v)
 
     class Elsewhere(OnlyDLPack):

@@ -221,7 +221,8 @@ static void check_parameters(const problem &x, const params &p, int64_t row, con
               "%s: sizes", kernel);
     const int64_t keys = a.block_table ? a.max_pages * a.k.shape[1] : a.k.shape[1];
     const bool dense = x.o.method == SANTA_DENSE || x.o.method == SANTA_SAMPLE_ATTENTION;
-    const int64_t of_dense = !dense ? 0 : std::max(dense_splits(a, keys), is_many(a) ? many_parts(keys) : 0);
+    const int64_t of_many = is_many(a) ? many_parts(keys) : 0,
+                  of_dense = dense ? std::max(dense_splits(a, keys), of_many) : 0;
     CHECK_MSG(p.capacity == keys && p.blocks == over(keys, 64)
                   && (a.key_list || p.splits == (splits < 0 ? of_dense : splits)), "%s: keys", kernel);
     CHECK_MSG((int64_t)p.blocks * 64 <= INT32_MAX, "%s: the last block ends outside int", kernel);
@@ -417,12 +418,13 @@ static void check_many(const problem &x, const standin_launch &l, const params &
                        const std::string &name) {
     const santa_attention &a = x.a;
     const int64_t d = p.d, dv = p.dv, slices = over(p.list_heads, 64);
-    CHECK_MSG(is_many(a) && in_pieces(a.q) && in_pieces(a.k) && in_pieces(a.v), "%s: q, K or V does not suit",
-              name.c_str());
+    CHECK_MSG(is_many(a) && in_pieces(a.q) && in_pieces(a.k) && in_pieces(a.v),
+              "%s: q, K or V does not suit", name.c_str());
     const int64_t lead = 3 * over(d, 96), on = (char *)a.v.data - (char *)a.k.data;
     const bool inside = on >= 0 && on % 16 == 0 && on + 2 * dv <= 2 * d
                         && !memcmp(a.v.stride, a.k.stride, 3 * sizeof a.k.stride[0]);
-    CHECK_MSG(p.k_lead == lead && p.k_pitch == over(64 * lead, 128) * 128 + 16, "%s: K's rows", name.c_str());
+    CHECK_MSG(p.k_lead == lead && p.k_pitch == over(64 * lead, 128) * 128 + 16, "%s: K's rows",
+              name.c_str());
     CHECK_MSG(inside ? p.v_pitch == 0 && p.v_inside == on : p.v_pitch == over(2 * dv, 128) * 128 + 16,
               "%s: V's rows", name.c_str());
     CHECK_MSG(p.many_slots >= 2 && p.many_slots <= 4
@@ -537,7 +539,8 @@ static void check_listed(const problem &x, const standin_launch &l, const params
     char type[40];
     if (name == "k_list_many") {
         check_many(x, l, p, a.max_list, name);
-        CHECK(p.list == (const int *)a.key_list + first * pitch && p.list_most == a.max_list && !p.lists_all);
+        CHECK(p.list == (const int *)a.key_list + first * pitch && p.list_most == a.max_list
+              && !p.lists_all);
         return;
     }
     int row = 0, slots = 8;
@@ -2270,14 +2273,16 @@ static void copies_over_ranks(void) {
                 CHECK_INT(exchanges[i].bytes, 8 * (i == 6 ? 3 * 65 * 4 : i % 2 ? 8 : 64));
     }
 
-    for (int has_rescue = 0; has_rescue < 2; has_rescue++)
+    for (int rescue = 0; rescue < 3; rescue++)       /* none by the keys or by the limit; there is one */
         for (int64_t samples : {64, 300}) {
+            const int has_rescue = rescue == 2;
             const sizes s = {2, 3, 4, 1, 300, 128, 64, 0, SANTA_BF16, NHD};
             problem x = make(s, SANTA_SYS);
             const size_t rows = 3, heads = 2 * 4, keys = 70, each = has_rescue ? 4 : 2;
             x.o.scores = SANTA_SCORES_PROXY;
             x.o.num_samples = samples;
-            x.o.proxy.rescue_keys = has_rescue ? (int64_t)keys : SANTA_NONE;
+            x.o.proxy.rescue_keys = rescue ? (int64_t)keys : SANTA_NONE;
+            x.o.proxy.rescue_above = rescue == 1 ? SANTA_NONE : 0.0;
             x.a.proxy = address(R_COPY);
             x.stats = (santa_stats *)address(R_STATS);
             const size_t told[2][4] = {{40, 16, 0, 0}, {40, 4 * keys, 40, 16}};
