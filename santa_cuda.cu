@@ -406,8 +406,8 @@ struct params {
     va_params va;
     int list_keys;                                  /* of a part, whose sums are in partial; 0: part_keys */
     int lists_all;                                  /* the list is all keys that a row sees */
-    /* of k_list_many: slots; steps of half of K's features; bytes from row to row in a slot, of V
-       0 where its rows lie in K's, v_inside bytes on */
+    /* of k_list_many: slots; steps of half of K's features; bytes from row to row in a slot, of
+       V 0 where its rows lie in K's, v_inside bytes on */
     int many_slots, k_lead, k_pitch, v_pitch, v_inside;
     /* [batch, heads], or NULL: mass of the keys that are in no list */
     rest_mass *list_rest;

@@ -57,11 +57,10 @@
                        reading them, prop 2.3 and 3.5 times as long as reading k, where head_dim
                        (of dense head_dim_v, too) is 64 or 128 and rows lie on 8 bytes, or on 4
                        if none is longer than 128 bytes. q is three digits of 8 bits then; a
-                       head of q that is not finite is NaN. Dense and a caller's lists of rows of
-                       264 to 576 numbers, head_dim_v up to 512, both multiples of 8, where q, k
-                       and v are f16 or bf16 of one type, as fast as 32 keys at a time on tensor
-                       cores are: 64 heads of a KV head go together, and k is read once where v
-                       lies in its rows, as MLA's does.
+                       head of q that is not finite is NaN. Dense and a caller's lists of more
+                       than 256 and up to 576 numbers a row (head_dim_v 512), multiples of 8, q,
+                       k and v all of f16 or all of bf16: by tensor cores, 64 heads of a KV head
+                       together, and k is read once where v lies in its rows, as MLA's does.
                        Everything else is right, and slow.
                        Data must be aligned to the size of a number, as CUDA demands;
                        santa_check says when it is not. What is fast and what is not are other

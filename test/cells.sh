@@ -107,6 +107,11 @@ can_link() {
     "$@" -o "$dir/probe" "$dir/probe.c" 2>/dev/null || skip "$* cannot link"
 }
 
+# today N: with DAILY=1, as .ci/run has it, one of N parts of a long cell, another one each day; else all of it.
+today() {
+    if [ "${DAILY:-0}" = 1 ]; then echo "--part $(($(date +%s) / 86400 % $1 + 1))/$1"; fi
+}
+
 count() {
     cat "$work"/*/result 2>/dev/null | grep -c "^$1\$"
 }

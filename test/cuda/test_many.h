@@ -54,8 +54,8 @@ static void many_heads(void) {
         if (n % 4) lists_poison(&p);                /* V's values stand in K's for the others */
         char what[160];
         snprintf(what, sizeof what, "problem %d: heads %d/%d, dim %d/%d, page %d, layout %d, list %d",
-                 (int)n, (int)s.heads, (int)s.kv_heads, (int)s.head_dim, (int)s.head_dim_v, (int)s.page_size,
-                 (int)s.layout, (int)p.a.max_list);
+                 (int)n, (int)s.heads, (int)s.kv_heads, (int)s.head_dim, (int)s.head_dim_v,
+                 (int)s.page_size, (int)s.layout, (int)p.a.max_list);
         result out;
         good = good && run_on_gpu(p, options(SANTA_DENSE, 0), &out) && lists_compare(p, out, what);
         lists_free(&x);
