@@ -140,11 +140,12 @@
                      not covered, nor V rows whose sum nearly cancels, which the base sample may
                      take for a longer one. By the CLT, N(0, 1) scores and a base sample of 100,
                      the denominator missed epsilon in 1.1 delta of all calls with heavy tokens,
-                     in 1.3 to 1.6 delta without: take heavy tokens, a larger base sample or
-                     SANTA_BOUND_HOEFFDING where delta must hold. The sample also counts in the
-                     sums, and one that happens to be flat asks for few more keys: that lowers
-                     the denominator on average, by .3 to .8 % for scores N(0, 1), base_samples
-                     = 40, epsilon = delta = .1. With SANTA_GUARANTEE_FULL and the CLT the
+                     in 1.3 to 1.6 delta without. Where exp(s) has a heavy tail, as of scores
+                     that spread by 2 and more, neither bound holds without heavy tokens: take
+                     them where delta must hold. The sample also counts in the sums, and one
+                     that happens to be flat asks for few more keys: that lowers the denominator
+                     on average, by .3 to .8 % for scores N(0, 1), base_samples = 40, epsilon =
+                     delta = .1. With SANTA_GUARANTEE_FULL and the CLT the
                      numerator is given a delta of .215 at most, as its bound on a vector's norm
                      does not hold above; the denominator has the rest. The heads of a group
                      read the same keys: what is predicted for one of them is exact for all, and
@@ -321,10 +322,11 @@
        out = sum w_j v_j / sum w_j,    lse = log(Z^ + sum (exp(s_j) - exp(s^_j)) / pi_j),
    or log sum w_j where that sum is not above 0 (few draws of keys that the copy overrates). In
    Z^ and p^ = exp(s^) / Z^ keys that are read exactly have their exact scores.
-   The copy may be stale or wrong: that costs draws, not correctness. out is a ratio of unbiased
-   estimates: consistent, not unbiased; its error falls as more are drawn. On a trained model's
-   heads the squared bias was .02 % of the squared error with 128 draws and 4 bits, .1 to .3 of
-   2 bits, std_error 1.1 to 1.2 of the error.
+   The copy may be stale or wrong: that costs draws, not correctness; but by one of zeros, memory
+   that was never encoded, some heads look right and are not, so give proxy_lens. out is a ratio
+   of unbiased estimates: consistent, not unbiased; its error falls as more are drawn. On a
+   trained model's heads the squared bias was .02 % of the squared error with 128 draws and 4
+   bits, .1 to .3 of 2 bits, std_error 1.1 to 1.2 of the error.
    Read exactly and never drawn: the first 4 keys, the last 64 with those before them in their
    block, and all behind the last whole block that is encoded (options.proxy, proxy_lens). A
    head whose log weights must be expected to vary by more than rescue_above (by its masses and
@@ -998,7 +1000,8 @@ typedef struct santa_audit {
     int64_t needed;                /* b that this head asked for, base included */
     int64_t budget;                /* b that was read: the largest of the group; n_s when all were taken */
     int     exact;                 /* 1 when every key was read with weight 1 */
-    double  sigma;                 /* spread of exp(s) over the residual, from the base sample */
+    double  sigma;                 /* spread of exp(s) over the residual, from the base sample; what is
+                                      below some 1e-4 of exp(s) is lost in f32 sums */
     double  denominator;           /* D from fixed + base sample, sink logit included */
     double  trace;                 /* trace of the covariance of exp(s) v, v before v_scale (full
                                       guarantee only, else 0) */
@@ -1040,8 +1043,8 @@ typedef struct santa_vattention_options {
     int64_t        heavy_stride;
 } santa_vattention_options;
 
-/* SANTA_SCORES_PROXY. Token counts: 0 = default, SANTA_NONE = none. Limits: 0 = default,
-   SANTA_NONE = never. */
+/* SANTA_SCORES_PROXY. Token counts: 0 = default, SANTA_NONE = none, but for keys that are in no
+   whole block, or not encoded. Limits: 0 = default, SANTA_NONE = never. */
 typedef struct santa_proxy_options {
     int64_t sink_tokens;           /* first keys read exactly, 0 = 4 */
     int64_t local_tokens;          /* last keys read exactly, at least so many, 0 = 64 */
@@ -1246,7 +1249,7 @@ typedef struct santa_stats {
        and those all of whose keys were sure */
     int64_t far_rows, visited_rows, visited_buckets;
     /* of the rows (x heads) with a proxy: variance of the log weights, as expected before a row
-       was read, and as found over the rows drawn */
+       was read, and as found over the rows drawn; means and maxima */
     double  expected_variance, expected_variance_max;
     double  found_variance, found_variance_max;
     /* saap: num_buckets sum n_c^2 / n^2 over the far keys' buckets, and n_c / n of the largest
@@ -11189,7 +11192,8 @@ static int64_t santa__count_blocks(santa__prefill *x, int64_t h, int64_t *all) {
                                                                           * block), rows);
         const santa__range last = santa__key_range(&j->p->a, j->batch, next - 1);
         santa__begin_block(x, row);
-        for (b = top.begin / block; b * block < last.end; b++) {
+        /* none where the rows see no key */
+        for (b = top.begin / block; top.begin < last.end && b * block < last.end; b++) {
             kept += santa__is_kept(x, h, b * block);
             ++*all;
         }

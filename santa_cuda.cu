@@ -926,11 +926,11 @@ struct many_memory {
 };
 /* The last warp reads columns that V does not have, so many bytes behind the last slot. */
 enum { MANY_BEHIND = 2 * MANY_COLUMNS / MANY_WARPS };
-/* Steps of 16 features of K that either half of the warps has: the first whole threes. */
-constexpr int many_lead(i64 d) { return (int)((d + 95) / 96 * 3); }
+/* Steps of 16 features of K that either half of the warps has, whole pairs. */
+constexpr int many_lead(i64 d) { return (int)((d + 63) / 64 * 2); }
 /* Bytes from row to row in a slot, whole 128 and 16, so that 8 rows' pieces are in different
    banks. */
-constexpr int many_k_pitch(i64 d) { return (many_lead(d) + 1) / 2 * 128 + 16; }
+constexpr int many_k_pitch(i64 d) { return many_lead(d) * 64 + 16; }
 constexpr int many_v_pitch(i64 dv) { return (int)(dv + 63) / 64 * 128 + 16; }
 static_assert(sizeof(many_memory) + 2 * MANY_KEYS * many_k_pitch(MANY_DIM) + MANY_BEHIND
                       <= (size_t)LEAST_SHARED
@@ -6759,7 +6759,8 @@ __device__ __forceinline__ void count_blocks(const params &p, int b, int head, c
         row_range(p, b, row, 1, key, ignored, position);
         row_range(p, b, to - 1, 1, ignored, until, position);
         const int b0 = key >> p.block_shift, b1 = (int)(((i64)until + size - 1) >> p.block_shift);
-        if (lane == 0 && b1 > b0) *all += b1 - b0;
+        if (key >= until) continue;
+        if (lane == 0) *all += b1 - b0;
         if (p.mask) {
             const i64 of_head = ((i64)b * p.all_heads + head) * p.q_blocks;
             const unsigned char *mask = p.mask + (of_head + r - low) * p.k_blocks;
@@ -12555,7 +12556,7 @@ __global__ void __launch_bounds__(MANY_WARPS * 32) k_list_many(const __grid_cons
                 load_matrices(others, w[0][1]);
 #pragma unroll
                 for (int k = 0; k < STEPS; k++) {
-                    if (k % 3 == 0 && k >= lead) break;
+                    if (k % 2 == 0 && k >= lead) break;
                     if (k + 1 < STEPS) {
                         load_matrices(rows + (unsigned)(32 * (k + 1)), w[(k + 1) & 1][0]);
                         load_matrices(others + (unsigned)(32 * (k + 1)), w[(k + 1) & 1][1]);

@@ -995,6 +995,31 @@ static void same_bits(void) {
     }
 }
 
+/* Rows without a key, in the middle of a block and at its end, count no blocks. */
+static void no_keys(void) {
+    enum { N = 128, ROWS = 64, DIM = 8 };
+    static float q[ROWS * DIM], k[N * DIM], v[N * DIM], out[ROWS * DIM];
+    static const uint8_t mask[4] = {1, 0, 0, 1};
+    for (int32_t len = 64; len <= 100; len += 36) {
+        santa_sample_audit audit;
+        santa_attention a;
+        santa_options o = ref_options(SANTA_SAMPLE_ATTENTION, 0, 1);
+        memset(&a, 0, sizeof a);
+        a.q   = santa_view(q, SANTA_F32, 1, ROWS, 1, DIM);
+        a.k   = santa_view(k, SANTA_F32, 1, N, 1, DIM);
+        a.v   = santa_view(v, SANTA_F32, 1, N, 1, DIM);
+        a.out = santa_view(out, SANTA_F32, 1, ROWS, 1, DIM);
+        a.seq_lens = a.kv_start = &len;
+        o.sample_attention.mask  = mask;
+        o.sample_attention.audit = &audit;
+        const size_t bytes = santa_workspace_size(&a, &o);
+        void *work = test_alloc(bytes);
+        if (CHECK_STATUS(santa_decode(&a, &o, work, bytes, NULL), SANTA_OK))
+            CHECK_NEAR(audit.kept_share, 1.0, 0.0, 0.0);
+        free(work);
+    }
+}
+
 const test_case suite_sparse[] = {
     {"masks, audits and results against a float64 model", against_the_model},
     {"alpha 1 is dense", alpha_one_is_dense},
@@ -1012,6 +1037,7 @@ const test_case suite_sparse[] = {
     {"dense_above", dense_above},
     {"fewer rows than 32", few_rows},
     {"rows of K and V that were read", counts},
+    {"no key at all: nothing was left out", no_keys},
     {"same bits: threads, items, batch, layouts, pages", same_bits},
     {0, 0}
 };

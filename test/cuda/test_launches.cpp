@@ -420,10 +420,10 @@ static void check_many(const problem &x, const standin_launch &l, const params &
     const int64_t d = p.d, dv = p.dv, slices = over(p.list_heads, 64);
     CHECK_MSG(is_many(a) && in_pieces(a.q) && in_pieces(a.k) && in_pieces(a.v),
               "%s: q, K or V does not suit", name.c_str());
-    const int64_t lead = 3 * over(d, 96), on = (char *)a.v.data - (char *)a.k.data;
+    const int64_t lead = 2 * over(d, 64), on = (char *)a.v.data - (char *)a.k.data;
     const bool inside = on >= 0 && on % 16 == 0 && on + 2 * dv <= 2 * d
                         && !memcmp(a.v.stride, a.k.stride, 3 * sizeof a.k.stride[0]);
-    CHECK_MSG(p.k_lead == lead && p.k_pitch == over(64 * lead, 128) * 128 + 16, "%s: K's rows",
+    CHECK_MSG(p.k_lead == lead && p.k_pitch == 64 * lead + 16, "%s: K's rows",
               name.c_str());
     CHECK_MSG(inside ? p.v_pitch == 0 && p.v_inside == on : p.v_pitch == over(2 * dv, 128) * 128 + 16,
               "%s: V's rows", name.c_str());

@@ -338,6 +338,31 @@ static void va_nan(void) {
             }
 }
 
+/* NaN and infinities in V, under the full guarantee: no bound is known, so all keys are read,
+   as on the CPU. */
+static void va_bad_values(void) {
+    NEED_DEVICE();
+    test_rng r = test_rng_make(47);
+    for (double bad : {(double)NAN, (double)INFINITY}) {
+        va_problem p(spec16(4, 2, 700, 64, SANTA_F32), &r, true);
+        for (int64_t j = 0; j < 700; j++) ref_set(&p.a.v, 0, j, 1, 5, bad);
+        std::vector<santa_audit> cpu(4);
+        santa_options o = p.options(VA_ORACLE, 20);
+        o.vattention.epsilon = 0.5;
+        o.vattention.base_samples = 40;
+        o.vattention.guarantee = SANTA_GUARANTEE_FULL;
+        o.vattention.audit = cpu.data();
+        on_gpu g(p.a, o);
+        if (!g.run() || !ref_run(&p, &o, NULL)) return;
+        const std::vector<santa_audit> gpu = g.audits();
+        for (size_t h = 0; h < 4; h++) {
+            CHECK_INT(gpu[h].needed, cpu[h].needed);
+            CHECK_INT(gpu[h].exact, cpu[h].exact);
+            if (h >= 2) CHECK_INT(gpu[h].needed, gpu[h].num_residual);
+        }
+    }
+}
+
 /* All keys when the budget says so: exact attention in float64. */
 static void va_exact(void) {
     NEED_DEVICE();
@@ -599,7 +624,7 @@ static void va_errors(void) {
 static const test_case va_cases[] = {
     {"va_random", va_random}, {"va_short_rows", va_short_rows}, {"va_hard_choices", va_hard_choices},
     {"va_long_rows", va_long_rows},
-    {"va_nan", va_nan}, {"va_exact", va_exact}, {"va_poison", va_poison},
+    {"va_nan", va_nan}, {"va_bad_values", va_bad_values}, {"va_exact", va_exact}, {"va_poison", va_poison},
     {"va_spoilt_copy", va_spoilt_copy}, {"va_odd_rows", va_odd_rows},
     {"va_same_bits", va_same_bits},
     {"va_guarantee", va_guarantee}, {"va_errors", va_errors},
