@@ -324,8 +324,8 @@
    Z^ and p^ = exp(s^) / Z^ keys that are read exactly have their exact scores.
    The copy may be stale or wrong: that costs draws, not correctness; but by one of zeros,
    memory that was never encoded, some heads look right and are not: give proxy_lens. out is a
-   ratio of unbiased estimates: consistent, not unbiased; its error falls as more are drawn. On a
-   trained model's heads the squared bias was .02 % of the squared error with 128 draws and 4
+   ratio of unbiased estimates: consistent, not unbiased; its error falls as more are drawn. On
+   a trained model's heads the squared bias was .02 % of the squared error with 128 draws and 4
    bits, .1 to .3 of 2 bits, std_error 1.1 to 1.2 of the error.
    Read exactly and never drawn: the first 4 keys, the last 64 with those before them in their
    block, and all behind the last whole block that is encoded (options.proxy, proxy_lens). A
