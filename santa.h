@@ -5830,17 +5830,21 @@ static void santa__draw_shared(santa__mass *x, int64_t heads, int64_t num_sample
    unbiased, and the mean of V, where it has one, costs no error. Not where they hold too little
    to know it. */
 #define SANTA__ANCHOR 0.25
+/* What is surely drawn: a chance that is 1 but for a rounding. NaN is sure, too. */
+#define SANTA__SURE 0.999999f
+static int santa__is_sure(float chance) { return !(chance < SANTA__SURE); }
+
 static void santa__anchor(santa__mass *x, const float *chance, const santa__picks *l, float *weight) {
     double sum = 0.0;
     int64_t i;
     x->sure = 0.0;
     for (i = 0; i < l->rows; i++) {
         sum += (double)weight[i];
-        if (!(chance[i] < 1.0f)) x->sure += (double)weight[i];
+        if (santa__is_sure(chance[i])) x->sure += (double)weight[i];
     }
     if (x->sure < SANTA__ANCHOR) return;
     for (i = 0; i < l->rows; i++)
-        if (!(chance[i] < 1.0f)) weight[i] *= (float)(1.0 + (1.0 - sum) / x->sure);
+        if (santa__is_sure(chance[i])) weight[i] *= (float)(1.0 + (1.0 - sum) / x->sure);
 }
 
 /* One head, for santa_sample. */
@@ -6841,10 +6845,8 @@ static void santa__pick_and_gather(santa__job *j, int64_t span, int64_t from, in
 
 /* ------------------------------------------------------------ >>sizes */
 
-/* A square of an error, relative to V, that is none. And what is surely drawn: a chance that
-   is 1 but for a rounding. */
+/* A square of an error, relative to V, that is none. */
 #define SANTA__NO_ERROR 1e-8
-#define SANTA__SURE     0.999999f
 
 /* Estimate of sqrt(E|out - exact|^2) for one head: each key but the sure ones differs from the
    others' mean of w v, as in a sample without replacement (Deville's form of Hajek's). Where
@@ -6855,33 +6857,30 @@ static float santa__sizes_error(const santa__job *j, const santa__mass *x, const
     float *row = SANTA__PART(float, j, row_a), *mean = SANTA__PART(float, j, row_b);
     float *anchor = SANTA__PART(float, j, anchor);
     const int64_t dv = j->v.dim;
-    double open = 0.0, sure = 0.0, total = 0.0, mass = x->sure;
+    double open = 0.0, sure = 0.0, total = 0.0;
     int64_t i, c, n = 0;
     memset(mean, 0, (size_t)dv * sizeof *mean);
     memset(anchor, 0, (size_t)dv * sizeof *anchor);
     for (i = 0; i < l->rows; i++) {
-        if (x->chance[i] < SANTA__SURE) { n++; open += 1.0 - (double)x->chance[i]; }
-        else {
-            sure += (double)weight[i];
-            if (x->chance[i] < 1.0f) mass += (double)weight[i];
-        }
+        if (santa__is_sure(x->chance[i])) sure += (double)weight[i];
+        else { n++; open += 1.0 - (double)x->chance[i]; }
     }
-    if (n == 0 && mass > 1.0 - 1e-5) return 0.0f;                     /* all that counts is sure */
+    if (n == 0 && x->sure > 1.0 - 1e-5) return 0.0f;                  /* all that counts is sure */
     if (n < 2) return santa__inf();
-    for (i = 0; i < l->rows && mass >= SANTA__ANCHOR && sure != 0.0; i++) {
-        if (x->chance[i] < SANTA__SURE) continue;
+    for (i = 0; i < l->rows && x->sure >= SANTA__ANCHOR && sure != 0.0; i++) {
+        if (!santa__is_sure(x->chance[i])) continue;
         santa__load_row(&j->v, j->kernel, l->index[i], row);
         for (c = 0; c < dv; c++) anchor[c] += (float)((double)weight[i] / sure) * row[c];
     }
     for (i = 0; i < l->rows; i++) {
         const float part = (float)((1.0 - (double)x->chance[i]) / open) * weight[i];
-        if (!(x->chance[i] < SANTA__SURE)) continue;
+        if (santa__is_sure(x->chance[i])) continue;
         santa__load_row(&j->v, j->kernel, l->index[i], row);
         for (c = 0; c < dv; c++) mean[c] += part * (row[c] - anchor[c]);
     }
     for (i = 0; i < l->rows; i++) {
         double dist = 0.0;
-        if (!(x->chance[i] < SANTA__SURE)) continue;
+        if (santa__is_sure(x->chance[i])) continue;
         santa__load_row(&j->v, j->kernel, l->index[i], row);
         for (c = 0; c < dv; c++) {
             const double d = (double)weight[i] * (double)(row[c] - anchor[c]) - (double)mean[c];
@@ -6996,7 +6995,7 @@ static int64_t santa__part_sure(float *chance, int64_t heads, int64_t stride, sa
     for (i = 0; i < l->rows; i++) {
         const int32_t key = l->index[i];
         const float x = chance[i];
-        if (!(x < 1.0f)) continue;
+        if (santa__is_sure(x)) continue;
         l->index[i] = l->index[open];
         l->index[open] = key;
         chance[i] = chance[open];

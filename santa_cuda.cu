@@ -8377,6 +8377,8 @@ __device__ __forceinline__ float *fixed_of(const params &p, int part, i64 row) {
    time, four lanes to a row of K, each of them with the weight of one head; then V, two columns
    and a head a thread. Rows that are 16-byte pieces lie in `stage` meanwhile. */
 enum { ALWAYS, DRAWN, WEIGH, SURE };
+/* A chance that is 1 but for a rounding; of NaN, too. */
+__device__ __forceinline__ bool is_sure(float chance) { return !(chance < 0.999999f); }
 __device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const team &t, int mode,
                                           int count, int h0, int middle, int from, bool again,
                                           float *sums, char *stage, int parts, int first, int some) {
@@ -8500,10 +8502,10 @@ __device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const
                 w = j < 0 ? 0.0f : pow2(score - top) * inverse * times;
                 x2 = x1 > 0.0f ? w * __fdividef(w, x1) : 0.0f;
             } else {
-                w = __fdividef(guess, chance) * (chance < 1.0f ? 1.0f : factor);
-                x1 = chance < 1.0f ? 0.0f : w;
+                w = __fdividef(guess, chance) * (is_sure(chance) ? factor : 1.0f);
+                x1 = is_sure(chance) ? w : 0.0f;
             }
-            float of_row = mode == SURE && chance < 1.0f ? 0.0f : w;
+            float of_row = mode == SURE && !is_sure(chance) ? 0.0f : w;
             if (p.v_scales.data && has_v && of_row != 0.0f && j >= 0)
                 of_row *= scale_of(p, p.v_scales, t.b, t.kv, j);
             s.weight[e0][c] = of_row;

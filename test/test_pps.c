@@ -456,6 +456,34 @@ static void no_mass_beside_nan(void) {
     ref_free(&p);
 }
 
+/* A chance that is 1 but for a rounding is sure: of a head that has half of its mass there the
+   weights add up to 1, so that V of ones is one. */
+static void nearly_sure(void) {
+    enum { N = 40 };
+    float q[4] = {1.0f, 0.0f, 0.0f, 1.0f}, k[N * 2], v[N], out[2];
+    santa_attention a;
+    santa_options o = ref_options(SANTA_PPS, 1, 0);
+    memset(&a, 0, sizeof a);
+    a.q   = santa_view(q, SANTA_F32, 1, 1, 2, 2);
+    a.k   = santa_view(k, SANTA_F32, 1, N, 1, 2);
+    a.v   = santa_view(v, SANTA_F32, 1, N, 1, 1);
+    a.out = santa_view(out, SANTA_F32, 1, 1, 2, 1);
+    a.sm_scale = 1.0f;
+    for (int above = 18; above < 24; above++) {      /* 1 - chance: 6e-7 to 4e-9 */
+        for (int j = 0; j < N; j++) {
+            k[2 * j] = j ? 0.0f : (float)above;
+            k[2 * j + 1] = j ? 0.0f : 3.66f;         /* log 39: half */
+            v[j] = 1.0f;
+        }
+        const size_t bytes = santa_workspace_size(&a, &o);
+        void *work = test_alloc(bytes);
+        for (o.seed = 0; o.seed < 20; o.seed++)
+            if (CHECK_STATUS(santa_decode(&a, &o, work, bytes, NULL), SANTA_OK))
+                CHECK_MSG(fabs((double)out[1] - 1.0) < 2e-6, "%d above: %g", above, (double)out[1]);
+        free(work);
+    }
+}
+
 const test_case suite_pps[] = {
     {"chances of the keys of a group", chances},
     {"weights", weights},
@@ -468,5 +496,6 @@ const test_case suite_pps[] = {
     {"std_error of each draw", error_formula},
     {"a head without mass beside one with NaN", no_mass_beside_nan},
     {"a head with NaN beside one with scores", nan_beside_scores},
+    {"a chance that is 1 but for a rounding", nearly_sure},
     {0, 0}
 };
