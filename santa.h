@@ -4121,6 +4121,7 @@ typedef struct santa__plan {
     uint64_t chosen, drawn, keys, va, va_rows;
     uint64_t units, masses, chance, sums, anchor;
     uint64_t routed, route, route_packed, hidden, hidden_packed, shares, spans, visit;   /* of SANTA_SAAP */
+    uint64_t listed, log_weights, num_listed;                   /* of lists: keys, logs of weights, count */
     int64_t buckets, units_hidden;          /* of its router */
     uint64_t tally, copy_codes, copy_q, copy_unit, spread, heads, ranked, rank_index;
     uint64_t sampled, set_mass, set_order, unit_mass, tally_m, tally_d;                     /* of sparse */
@@ -4253,7 +4254,7 @@ static void santa__needs_masses(santa__plan *p) {
 
 /* Mass of a query, or of one tile, over all ranks, relative to exp(m): what the ranks before
    this one hold, and those up to and with it. bad: one of them saw a NaN. */
-typedef struct santa__share { double before, end, total; float m; int bad; } santa__share;
+typedef struct santa__rank_part { double before, end, total; float m; int bad; } santa__rank_part;
 
 /* The top of the scores of all ranks, see santa__select: ties are this rank's, mass that of all
    that is chosen. Until then want is what is left of it, above the mass chosen so far; value,
@@ -4269,7 +4270,7 @@ typedef struct santa__choice {
    ranks may have keys, too; tiles with mass, and those of them before the first one here; tiles
    before that one which no rank has keys of; has_begun: it began in another rank. */
 typedef struct santa__met {
-    santa__share whole, edge[2];
+    santa__rank_part whole, edge[2];
     santa__choice choice;
     int64_t tiles, tiles_before, tiles_between;
     int has_begun;
@@ -4280,7 +4281,7 @@ typedef struct santa__met {
    the whole mass. first: number of block 0. */
 typedef struct santa__mass {
     const santa__kernels *kernel;
-    const santa__share *share;   /* NULL: these are all keys */
+    const santa__rank_part *share;   /* NULL: these are all keys */
     const santa__met *met;       /* likewise */
     const float *u, *max, *sum;  /* u may have been rounded, sum was not */
     double *prefix, total;
@@ -4415,9 +4416,9 @@ static void santa__needs_routed(santa__plan *p) {
 }
 
 static void santa__needs_listed(santa__plan *p) {
-    p->visit = santa__part(p, p->n, 4);
-    p->chance = santa__part(p, p->n, 4);
-    p->spans = santa__part(p, 1, sizeof(int64_t));
+    p->listed = santa__part(p, p->n, 4);
+    p->log_weights = santa__part(p, p->n, 4);
+    p->num_listed = santa__part(p, 1, sizeof(int64_t));
     santa__plan_states(p, p->is_shared ? p->chunks : 1);
 }
 
@@ -5670,7 +5671,7 @@ static int64_t santa__tile_end(const santa__mass *x, int64_t b, int64_t tile, in
 /* The same of a context over ranks: *share is NULL, or that of a tile which other ranks may
    have keys of, and which has mass if any of them has. */
 static int64_t santa__shared_tile_end(const santa__mass *x, int64_t b, int64_t tile,
-                                      const santa__share **share, int *mass) {
+                                      const santa__rank_part **share, int *mass) {
     const int64_t end = santa__tile_end(x, b, tile, mass);
     *share = !x->met ? NULL : b == 0 ? &x->met->edge[0] : end == x->blocks ? &x->met->edge[1] : NULL;
     if (*share) *mass = (*share)->m - x->m > SANTA__EXP_UNDERFLOW;
@@ -5695,7 +5696,7 @@ static void santa__draw_flash(const santa_options *o, santa__mass *x, santa__rng
     const int64_t tile = o->tile_size / x->block, combs = o->num_combs;
     const int64_t each = o->num_samples / combs;                      /* draws of one comb in all tiles */
     int64_t b, end, i, tiles = 0, rank = x->met ? x->met->tiles_before : 0;
-    const santa__share *share;
+    const santa__rank_part *share;
     int has;
     for (b = 0; b < x->blocks; b = end) {
         const int is_here = b > 0 || !x->met || !x->met->has_begun;
@@ -9093,8 +9094,8 @@ static void santa__list_keys(santa__job *j, int64_t span, int64_t from, int64_t 
                   n = santa__key_list_len(a, list);
     const int32_t *entry = a->key_list + list * a->key_list_stride;
     const float *weight = a->key_weights ? a->key_weights + list * a->key_list_stride : NULL;
-    int32_t *key = SANTA__PART(int32_t, j, visit);
-    float *bias = SANTA__PART(float, j, chance);
+    int32_t *key = SANTA__PART(int32_t, j, listed);
+    float *bias = SANTA__PART(float, j, log_weights);
     int64_t i, count = 0;
     (void)span; (void)from; (void)to;
     for (i = 0; i < n; i++) {
@@ -9103,25 +9104,25 @@ static void santa__list_keys(santa__job *j, int64_t span, int64_t from, int64_t 
         key[count] = entry[i];
         bias[count++] = weight ? (float)log((double)weight[i]) : 0.0f;
     }
-    *SANTA__PART(int64_t, j, spans) = count;
+    *SANTA__PART(int64_t, j, num_listed) = count;
     santa__states_begin(j, 0);
 }
 
 static int64_t santa__num_listed(const santa__job *j) {
-    const int64_t keys = *SANTA__PART(int64_t, j, spans);
+    const int64_t keys = *SANTA__PART(int64_t, j, num_listed);
     return j->is_shared ? j->plan->chunks : (keys + santa__chunk(keys) - 1) / santa__chunk(keys);
 }
 
 /* In chunks as in >>dense. */
 static void santa__attend_listed(santa__job *j, int64_t span, int64_t from, int64_t to) {
-    const int64_t keys = *SANTA__PART(int64_t, j, spans), chunk = santa__chunk(keys);
+    const int64_t keys = *SANTA__PART(int64_t, j, num_listed), chunk = santa__chunk(keys);
     int64_t c;
     (void)span;
     for (c = from; c < to && c * chunk < keys; c++) {
         const int64_t state = j->is_shared ? 1 + c : 1;
         santa__states_begin(j, state);
-        santa__attend_raised(j, 0, SANTA__PART(int32_t, j, visit) + c * chunk,
-                             j->p->a.key_weights ? SANTA__PART(float, j, chance) + c * chunk : NULL, 0,
+        santa__attend_raised(j, 0, SANTA__PART(int32_t, j, listed) + c * chunk,
+                             j->p->a.key_weights ? SANTA__PART(float, j, log_weights) + c * chunk : NULL, 0,
                              SANTA__MIN(chunk, keys - c * chunk), santa__states(j, state),
                              sizeof(santa__state), SANTA__NO_MOMENTS);
         if (!j->is_shared) santa__add_chunk(j, 1);
@@ -9129,7 +9130,7 @@ static void santa__attend_listed(santa__job *j, int64_t span, int64_t from, int6
 }
 
 static void santa__end_listed(santa__job *j, int64_t span, int64_t from, int64_t to) {
-    const int64_t keys = *SANTA__PART(int64_t, j, spans);
+    const int64_t keys = *SANTA__PART(int64_t, j, num_listed);
     int64_t c;
     (void)span; (void)from; (void)to;
     for (c = 0; j->is_shared && c * santa__chunk(keys) < keys; c++) santa__add_chunk(j, 1 + c);
@@ -9561,9 +9562,9 @@ static santa__rank_mass santa__said_of(const santa__said *x, int64_t rank, int64
 }
 
 /* Where this rank's part of a tile's mass, or of all, lies in that of all ranks. */
-static santa__share santa__share_of(const santa__said *said, int64_t tile) {
+static santa__rank_part santa__rank_part_of(const santa__said *said, int64_t tile) {
     double m = (double)SANTA__MASKED;
-    santa__share x;
+    santa__rank_part x;
     int64_t r;
     memset(&x, 0, sizeof x);
     for (r = 0; r < said->ranks->count; r++) {
@@ -9778,8 +9779,8 @@ static void santa__count_tiles(const santa__said *x, const int64_t *inner, int64
             met->has_begun = has_begun;
             met->tiles_between = last < 0 ? 0 : SANTA__MAX(tile[0] - last - 1, 0);
             met->tiles_before = met->tiles - (has_begun && has);
-            met->edge[0] = santa__share_of(x, tile[0]);
-            met->edge[1] = santa__share_of(x, tile[1]);
+            met->edge[0] = santa__rank_part_of(x, tile[0]);
+            met->edge[1] = santa__rank_part_of(x, tile[1]);
             met->whole.bad |= met->edge[0].bad || met->edge[1].bad;
         }
         if (!has_begun) met->tiles += has = santa__tile_has_mass(x, r, tile[0], m);
@@ -9854,10 +9855,10 @@ static int santa__tell_messages(santa__team *team, const santa__said *said) {
 /* A query's mass over all ranks, its lse, and what of it a method that selects wants. */
 static void santa__meet_query(const santa__call *call, const santa__job *j, int64_t x,
                               const santa__said *said, santa__met *met) {
-    const santa__share *whole = &met->whole;
+    const santa__rank_part *whole = &met->whole;
     santa__choice *c = &met->choice;
     double keys_share;
-    met->whole = santa__share_of(said, -1);
+    met->whole = santa__rank_part_of(said, -1);
     c->by_mass = j->o->method == SANTA_TOP_P;
     c->want = c->by_mass ? j->o->top_p * whole->total : (double)j->o->num_samples;
     call->p.a.lse[santa__result_at(j, x)] =
@@ -9950,7 +9951,7 @@ static void santa__meet_copies(santa__team *team) {
     }
     if (!santa__tell(team, mine, said.apart, call->meeting + at.messages)) return;
     for (i = 0; i < n; i++, said.at += sizeof *mine) {
-        met[i].whole = santa__share_of(&said, -1);
+        met[i].whole = santa__rank_part_of(&said, -1);
         SANTA__PART(santa__mass, &team->j[i / group], masses)[i % group].share = &met[i].whole;
     }
 }
@@ -9986,7 +9987,7 @@ static int64_t santa__meet_guards(santa__team *team) {
         santa__copied_head *head = &SANTA__PART(santa__copied_head, one, heads)[i % group];
         santa__mass *m = &SANTA__PART(santa__mass, one, masses)[i % group];
         double spread = 0.0;
-        met[i].whole = santa__share_of(&said, -1);
+        met[i].whole = santa__rank_part_of(&said, -1);
         m->share = &met[i].whole;
         head->fixed_max = SANTA__MASKED;
         for (r = 0; r < call->p.o.ranks.count; r++)
@@ -10083,7 +10084,7 @@ static int64_t santa__meet_drawn(santa__team *team) {
         const santa__job *one = &team->j[i / group];
         santa__copied_head *head = &SANTA__PART(santa__copied_head, one, heads)[i % group];
         const santa__mass *m = &SANTA__PART(santa__mass, one, masses)[i % group];
-        const santa__share sums = santa__share_of(&said, -1);
+        const santa__rank_part sums = santa__rank_part_of(&said, -1);
         head->drawn = head->weight = head->square = 0.0;
         memset(head->known, 0, sizeof head->known);
         for (r = 0; r < call->p.o.ranks.count; r++) {
