@@ -12736,104 +12736,104 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_co
     const listed x = listed_keys(p, b, item);
 #pragma unroll 1
     for (int part = blockIdx.x; part * p.list_keys < x.all; part += (int)gridDim.x) {
-    const int from = part * p.list_keys, to = min(from + p.list_keys, x.all);
-    float top[GS], den[GS], acc[GS][EACH];
-#pragma unroll
-    for (int h = 0; h < GS; h++) {
-        top[h] = MASKED;
-        den[h] = 0.0f;
-#pragma unroll
-        for (int k = 0; k < EACH; k++) acc[h][k] = 0.0f;
-    }
-#pragma unroll 1
-    for (int base = from + KEYS * warp; base < to; base += KEYS * DENSE_WARPS) {
-        const int at = base + lane % KEYS;
-        const listed_key own = find_listed(p, x, b, kv, at < to ? at : x.all,
-                                           find_in_pieces(x, window, at,
-                                                          load_entry(p, x.keys, x.weights, at)));
-        /* those of the lane's key */
-        const float k_scale = own.k == NO_ROW ? 1.0f : key_scale(p, b, kv, own.key),
-                    v_scale = own.k == NO_ROW ? 1.0f : value_scale(p, b, kv, own.key);
-        i64 at_k[KEYS], at_v[KEYS];
-        float s[KEYS][GS];
-#pragma unroll
-        for (int u = 0; u < KEYS; u++) {
-            at_k[u] = __shfl_sync(FULL, own.k, u);
-            at_v[u] = __shfl_sync(FULL, own.v, u);
-#pragma unroll
-            for (int h = 0; h < GS; h++) s[u][h] = 0.0f;
-        }
-#pragma unroll 1
-        for (int f = lane; f < p.d; f += 32) {
-            float q[GS];
-#pragma unroll
-            for (int h = 0; h < GS; h++)
-                q[h] = load_any(p.q_type, p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
-                                              + (head + min(h, heads - 1)) * p.q_stride[2]
-                                              + f * p.q_stride[3]);
-#pragma unroll
-            for (int u = 0; u < KEYS; u++) {
-                const float y = at_k[u] == NO_ROW ? 0.0f
-                              : load_coded(p.k_type, p.k + at_k[u], f, p.k_stride[3]);
-#pragma unroll
-                for (int h = 0; h < GS; h++) s[u][h] += y * q[h];
-            }
-        }
-#pragma unroll
-        for (int o = 16; o; o >>= 1)
-#pragma unroll
-            for (int u = 0; u < KEYS; u++)
-#pragma unroll
-                for (int h = 0; h < GS; h++) s[u][h] += __shfl_xor_sync(FULL, s[u][h], o);
-        float m[GS];
-#pragma unroll
-        for (int h = 0; h < GS; h++) m[h] = top[h];
-#pragma unroll
-        for (int u = 0; u < KEYS; u++) {
-            const float bias = __shfl_sync(FULL, own.bias, u), scale = __shfl_sync(FULL, k_scale, u);
-            const int key = __shfl_sync(FULL, own.key, u);
-#pragma unroll
-            for (int h = 0; h < GS; h++) {
-                const float y = s[u][h] * scale;
-                s[u][h] = bias < MASK_LIMIT ? MASKED
-                        : finished_score(p, head + min(h, heads - 1), y, key - x.position) + bias;
-                m[h] = fmaxf(m[h], s[u][h]);
-            }
-        }
+        const int from = part * p.list_keys, to = min(from + p.list_keys, x.all);
+        float top[GS], den[GS], acc[GS][EACH];
 #pragma unroll
         for (int h = 0; h < GS; h++) {
-            const float keep = top[h] < MASK_LIMIT ? 0.0f : pow2(top[h] - m[h]),
-                        zero = m[h] < MASK_LIMIT ? 0.0f : m[h];
-            top[h] = m[h];
-            den[h] *= keep;
+            top[h] = MASKED;
+            den[h] = 0.0f;
 #pragma unroll
-            for (int k = 0; k < EACH; k++) acc[h][k] *= keep;
-#pragma unroll
-            for (int u = 0; u < KEYS; u++) den[h] += s[u][h] = pow2(s[u][h] - zero);
+            for (int k = 0; k < EACH; k++) acc[h][k] = 0.0f;
         }
+#pragma unroll 1
+        for (int base = from + KEYS * warp; base < to; base += KEYS * DENSE_WARPS) {
+            const int at = base + lane % KEYS;
+            const listed_key own = find_listed(p, x, b, kv, at < to ? at : x.all,
+                                               find_in_pieces(x, window, at,
+                                                              load_entry(p, x.keys, x.weights, at)));
+            /* those of the lane's key */
+            const float k_scale = own.k == NO_ROW ? 1.0f : key_scale(p, b, kv, own.key),
+                        v_scale = own.k == NO_ROW ? 1.0f : value_scale(p, b, kv, own.key);
+            i64 at_k[KEYS], at_v[KEYS];
+            float s[KEYS][GS];
 #pragma unroll
-        for (int u = 0; u < KEYS; u++) {
-            const float scale = __shfl_sync(FULL, v_scale, u);
-            if (at_v[u] == NO_ROW) continue;
+            for (int u = 0; u < KEYS; u++) {
+                at_k[u] = __shfl_sync(FULL, own.k, u);
+                at_v[u] = __shfl_sync(FULL, own.v, u);
 #pragma unroll
-            for (int k = 0; k < EACH; k++) {
-                const int col = column + lane + 32 * k;
-                if (col >= p.dv) break;
-                const float y = load_listed(p.v_type, p.v + at_v[u], col, p.v_stride[3]) * scale;
+                for (int h = 0; h < GS; h++) s[u][h] = 0.0f;
+            }
+#pragma unroll 1
+            for (int f = lane; f < p.d; f += 32) {
+                float q[GS];
 #pragma unroll
-                for (int h = 0; h < GS; h++) acc[h][k] += s[u][h] * y;
+                for (int h = 0; h < GS; h++)
+                    q[h] = load_any(p.q_type, p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
+                                                  + (head + min(h, heads - 1)) * p.q_stride[2]
+                                                  + f * p.q_stride[3]);
+#pragma unroll
+                for (int u = 0; u < KEYS; u++) {
+                    const float y = at_k[u] == NO_ROW ? 0.0f
+                                  : load_coded(p.k_type, p.k + at_k[u], f, p.k_stride[3]);
+#pragma unroll
+                    for (int h = 0; h < GS; h++) s[u][h] += y * q[h];
+                }
+            }
+#pragma unroll
+            for (int o = 16; o; o >>= 1)
+#pragma unroll
+                for (int u = 0; u < KEYS; u++)
+#pragma unroll
+                    for (int h = 0; h < GS; h++) s[u][h] += __shfl_xor_sync(FULL, s[u][h], o);
+            float m[GS];
+#pragma unroll
+            for (int h = 0; h < GS; h++) m[h] = top[h];
+#pragma unroll
+            for (int u = 0; u < KEYS; u++) {
+                const float bias = __shfl_sync(FULL, own.bias, u), scale = __shfl_sync(FULL, k_scale, u);
+                const int key = __shfl_sync(FULL, own.key, u);
+#pragma unroll
+                for (int h = 0; h < GS; h++) {
+                    const float y = s[u][h] * scale;
+                    s[u][h] = bias < MASK_LIMIT ? MASKED
+                            : finished_score(p, head + min(h, heads - 1), y, key - x.position) + bias;
+                    m[h] = fmaxf(m[h], s[u][h]);
+                }
+            }
+#pragma unroll
+            for (int h = 0; h < GS; h++) {
+                const float keep = top[h] < MASK_LIMIT ? 0.0f : pow2(top[h] - m[h]),
+                            zero = m[h] < MASK_LIMIT ? 0.0f : m[h];
+                top[h] = m[h];
+                den[h] *= keep;
+#pragma unroll
+                for (int k = 0; k < EACH; k++) acc[h][k] *= keep;
+#pragma unroll
+                for (int u = 0; u < KEYS; u++) den[h] += s[u][h] = pow2(s[u][h] - zero);
+            }
+#pragma unroll
+            for (int u = 0; u < KEYS; u++) {
+                const float scale = __shfl_sync(FULL, v_scale, u);
+                if (at_v[u] == NO_ROW) continue;
+#pragma unroll
+                for (int k = 0; k < EACH; k++) {
+                    const int col = column + lane + 32 * k;
+                    if (col >= p.dv) break;
+                    const float y = load_listed(p.v_type, p.v + at_v[u], col, p.v_stride[3]) * scale;
+#pragma unroll
+                    for (int h = 0; h < GS; h++) acc[h][k] += s[u][h] * y;
+                }
             }
         }
-    }
 #pragma unroll
-    for (int h = 0; h < GS; h++)
+        for (int h = 0; h < GS; h++)
 #pragma unroll
-        for (int k = 0; k < EACH; k++) shared.merge[warp].head[h][lane + 32 * k] = acc[h][k];
-    const float tops[2] = { c & 1 ? top[2] : top[0], c & 1 ? top[3] : top[1] },
-                dens[2] = { c & 1 ? den[2] : den[0], c & 1 ? den[3] : den[1] };
-    write_split<DENSE_WARPS>(p, shared.merge, tops, dens, heads, split_of(p, b, head, part), split_pitch(p),
-                             column, (int)threadIdx.x);
-    __syncthreads();                                /* merge is free again */
+            for (int k = 0; k < EACH; k++) shared.merge[warp].head[h][lane + 32 * k] = acc[h][k];
+        const float tops[2] = { c & 1 ? top[2] : top[0], c & 1 ? top[3] : top[1] },
+                    dens[2] = { c & 1 ? den[2] : den[0], c & 1 ? den[3] : den[1] };
+        write_split<DENSE_WARPS>(p, shared.merge, tops, dens, heads, split_of(p, b, head, part),
+                                 split_pitch(p), column, (int)threadIdx.x);
+        __syncthreads();                                /* merge is free again */
     }
 }
 
