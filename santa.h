@@ -5216,8 +5216,8 @@ static void santa__score_rows(const santa__job *j, int64_t span, const char *con
     }
 }
 
-/* SANTA_BLOCK scores of prefill, capped: tanh by exp(-2 |x|). Decode, where there are fewer, keeps
-   libm's, whose bits are a promise. */
+/* SANTA_BLOCK scores of prefill, capped: tanh by exp(-2 |x|). Decode, which has fewer, keeps
+   libm's: its bits are a promise. */
 static void santa__soft_cap(const santa__job *j, float *s) {
     const float cap = j->p->a.soft_cap, twice = 2.0f / cap;
     float e[SANTA_BLOCK];
