@@ -36,7 +36,7 @@
 #include <type_traits>
 
 #if defined __CUDA_ARCH__ && __CUDA_ARCH__ < 800
-#error "santa_cuda.cu wants sm_80 or later, for instance nvcc -arch=sm_90a"
+#error "santa_cuda.cu wants sm_80 or later, for instance nvcc -arch=native"
 #endif
 
 /* --------------------------------------------------------------------------------- >>params */
