@@ -2895,6 +2895,7 @@ static int santa__ask_for_tiles(void) {
     unsigned a = 0, b = 0, c = 0, d = 0;
     long status = -1;
     __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+    (void)b;                                        /* cpuid writes it, whether anyone reads it or not */
     if (a < 7) return 0;
     a = 7;
     c = 0;

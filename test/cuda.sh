@@ -165,7 +165,7 @@ gpu_tests() {
             arch=-gencode=arch=compute_90a,code=sm_90a
         kernels="-O3 $arch -include test/cuda/launched.h santa_cuda.cu"
     else
-        kernels=$BUILD/cuda/sm_90.o
+        kernels=$BUILD/cuda/sm_90a.o
     fi
     # shellcheck disable=SC2086
     nvcc -std=c++17 -o "$BUILD/test_cuda" test/cuda/test_cuda.cu $kernels && "$BUILD/test_cuda"
