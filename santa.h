@@ -2892,14 +2892,13 @@ SANTA__INLINE void santa__codes_avx512(int bits, const char *codes, int64_t step
    ARCH_REQ_XCOMP_PERM. Asked once: the question, and cpuid, take longer than a small call. */
 static int santa__ask_for_tiles(void) {
     const unsigned wanted = 1u << 22 | 1u << 24;                      /* amx-bf16, amx-tile */
-    unsigned a = 0, b = 0, c = 0, d = 0;
+    unsigned a = 0, c = 0, d = 0;
     long status = -1;
-    __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
-    (void)b;                                        /* cpuid writes it, whether anyone reads it or not */
+    __asm__ volatile("cpuid" : "+a"(a), "+c"(c), "=d"(d) : : "rbx");
     if (a < 7) return 0;
     a = 7;
     c = 0;
-    __asm__ volatile("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+    __asm__ volatile("cpuid" : "+a"(a), "+c"(c), "=d"(d) : : "rbx");
     if ((d & wanted) != wanted) return 0;
     c = 0;
     __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(c));
