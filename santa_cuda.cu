@@ -17536,7 +17536,8 @@ i64 many_parts_of(i64 most) {
 santa_status measure_many(const santa_attention &a, geometry *g) {
     g->has_many = (a.k.dtype == SANTA_F16 || a.k.dtype == SANTA_BF16) && a.v.dtype == a.k.dtype
                && a.q.dtype == a.k.dtype && !is_scaled(&a) && g->d % 8 == 0 && g->dv % 8 == 0
-               && (g->d > 256 || g->dv > 256) && g->d <= MANY_DIM && g->dv <= MANY_COLUMNS;
+               && (g->d > 256 || g->dv > 256) && g->d <= MANY_DIM && g->dv <= MANY_COLUMNS
+               && g->list_most <= INT32_MAX - 65536 * LIST_KEYS;      /* as of other lists */
     if (!g->has_many) return SANTA_OK;
     g->many_parts = many_parts_of(g->list_most);
     if (g->splits < g->many_parts) g->splits = g->many_parts;
