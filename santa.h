@@ -3437,7 +3437,7 @@ static int64_t santa__first_end(const santa_attention *a, int64_t b) {
 
 static santa__range santa__key_range(const santa_attention *a, int64_t b, int64_t i) {
     const int64_t len = santa__seq_len(a, b),
-                  all = a->context_lens ? a->context_lens[b] - santa__first_key(a) : len;
+                  all = a->context_lens ? a->context_lens[b] - a->first_key : len;
     const int64_t start = santa__kv_start(a, b), first = santa__first_end(a, b);
     santa__range r;
     r.position = all - a->q.shape[1] + i;

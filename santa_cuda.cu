@@ -17467,11 +17467,12 @@ i64 list_keys_of(santa_dtype k_type, const geometry &g) {
     return (g.d > g.dv ? g.d : g.dv) * size_of(k_type) > 256 ? LIST_WIDE_KEYS : LIST_KEYS;
 }
 
+enum { MOST_LISTED = INT32_MAX - 65536 * LIST_KEYS };                 /* keys of a list */
 /* Lists of up to g->list_most keys, those of the ranges included, for g->list_heads heads
    each. */
 santa_status measure_lists(santa_dtype k_type, geometry *g) {
     const i64 lists = g->heads / g->list_heads;
-    if (g->list_most > INT32_MAX - 65536 * LIST_KEYS) return SANTA_ERR_BACKEND_TOO_LONG;
+    if (g->list_most > MOST_LISTED) return SANTA_ERR_BACKEND_TOO_LONG;
     g->list_keys = list_keys_of(k_type, *g);
     g->splits = ceil_div(g->list_most, g->list_keys);
     g->list = { g->splits, lists * ceil_div(g->list_heads, PASS_HEADS), g->batch };
@@ -17535,9 +17536,10 @@ i64 many_parts_of(i64 most) {
 /* Where k_list_many is to be. */
 santa_status measure_many(const santa_attention &a, geometry *g) {
     g->has_many = (a.k.dtype == SANTA_F16 || a.k.dtype == SANTA_BF16) && a.v.dtype == a.k.dtype
-               && a.q.dtype == a.k.dtype && !is_scaled(&a) && g->d % 8 == 0 && g->dv % 8 == 0
+               && a.q.dtype == a.k.dtype && !is_scaled(&a) && whole_pieces(a.k.dtype, g->d)
+               && whole_pieces(a.v.dtype, g->dv)
                && (g->d > 256 || g->dv > 256) && g->d <= MANY_DIM && g->dv <= MANY_COLUMNS
-               && g->list_most <= INT32_MAX - 65536 * LIST_KEYS;      /* as of other lists */
+               && g->list_most <= MOST_LISTED;
     if (!g->has_many) return SANTA_OK;
     g->many_parts = many_parts_of(g->list_most);
     if (g->splits < g->many_parts) g->splits = g->many_parts;
@@ -17567,11 +17569,6 @@ bool suits_many(const call &c) {
 
 cudaError_t launch_many(call &c, bool overlap) {
     params &p = c.p;
-    p.slices = (int)ceil_div(p.list_heads, (int)MANY_HEADS);
-    p.by_slices = divide_by((unsigned)p.slices);
-    p.by_group = divide_by((unsigned)p.group);
-    p.splits = (int)c.g.splits;
-    p.list_keys = p.list_early = 0;
     p.k_lead = many_lead(p.d);
     p.k_pitch = many_k_pitch(p.d);
     p.v_pitch = many_v_pitch_of(c);
@@ -17580,23 +17577,16 @@ cudaError_t launch_many(call &c, bool overlap) {
     const dim3 grid = grid_of({ c.g.many_parts * p.slices, c.g.heads / p.list_heads, c.g.batch });
     const size_t bytes = sizeof(many_memory) + MANY_BEHIND
                        + (size_t)(p.many_slots * MANY_KEYS * (p.k_pitch + p.v_pitch));
-    const cudaError_t e = launch_large<k_list_many>(c, grid, MANY_WARPS * 32, bytes, overlap);
-    return e == cudaSuccess ? launch_combine(c) : e;
+    return launch_large<k_list_many>(c, grid, MANY_WARPS * 32, bytes, overlap);
 }
 
-/* Dense, as lists of all keys. */
+/* Dense, which has no other lists, as lists of all keys. */
 cudaError_t launch_all_keys(call &c) {
     const params own = c.p;
     params &p = c.p;
     p.list_heads = p.group;
     p.lists_all = 1;
-    p.list_most = 0;
-    p.list = nullptr;
-    p.list_lens = nullptr;
-    p.list_weights = nullptr;
-    p.list_ranges = nullptr;
-    p.list_batch = p.list_pitch = 0;
-    const cudaError_t e = launch_many(c, false);
+    const cudaError_t e = launch_list(c, false);
     c.p = own;
     return e;
 }
@@ -17604,17 +17594,17 @@ cudaError_t launch_all_keys(call &c) {
 /* p's lists have been filled in. overlap: a kernel of this call made them. */
 cudaError_t launch_list(call &c, bool overlap) {
     params &p = c.p;
-    if (suits_many(c)) return launch_many(c, overlap);
-    const bool fast = suits_lists(c);
-    p.slices = (int)ceil_div(p.list_heads, fast ? (int)PASS_HEADS : (int)PLAIN_HEADS);
+    const bool many = suits_many(c), fast = !many && suits_lists(c);
+    const int together = many ? (int)MANY_HEADS : fast ? (int)PASS_HEADS : (int)PLAIN_HEADS;
+    p.slices = (int)ceil_div(p.list_heads, together);
     p.by_slices = divide_by((unsigned)p.slices);
     p.by_group = divide_by((unsigned)p.group);
     p.splits = (int)c.g.splits;
-    p.list_keys = (int)c.g.list_keys;
+    p.list_keys = many ? 0 : (int)c.g.list_keys;
     /* with more lists most CTAs start when they are there, and where the window begins is a
        trip more */
     p.list_early = fast && p.pieces && c.g.batch * c.g.kv_heads * MOST_CLUSTER <= c.card.multiprocessors;
-    const cudaError_t e = fast ? with_key_type(p.k_type, [&](auto key) {
+    const cudaError_t e = many ? launch_many(c, overlap) : fast ? with_key_type(p.k_type, [&](auto key) {
         return launch_list_rows<typename decltype(key)::type>(c, overlap);
     }) : launch<k_list_plain>(c, list_grid(c, c.g.list_plain), DENSE_WARPS * 32, 0, overlap);
     return e == cudaSuccess ? launch_combine(c) : e;

@@ -819,18 +819,55 @@ static void bench_dense(timer &t, int batch, int n, const dense_case &x, int run
                     (void *)table}) CUDA(cudaFree(p));
 }
 
+/* Device memory with `most` keys of each of so many lists, one from each most'th part of n. */
+static int *scattered_lists(size_t lists, int most, int n) {
+    std::vector<int> keys(lists * most);
+    unsigned long long x = 1;
+    int *list;
+    for (size_t i = 0; i < keys.size(); i++) {
+        x = x * 6364136223846793005ull + 1442695040888963407ull;
+        keys[i] = (int)((long long)(i % most) * n / most + (long long)(x >> 33) % (n / most));
+    }
+    CUDA(cudaMalloc(&list, keys.size() * sizeof(int)));
+    CUDA(cudaMemcpy(list, keys.data(), keys.size() * sizeof(int), cudaMemcpyHostToDevice));
+    return list;
+}
+
+/* Dense of a, and reading so many bytes of K in one piece, in turns: medians, and how many times
+   as long. */
+struct against_read { double us, once, busy; gain over; };
+static against_read time_dense(timer &t, const santa_attention &a, size_t bytes, int runs) {
+    santa_options o = {};
+    o.method = SANTA_DENSE;
+    o.stream = t.stream;
+    const size_t need = santa_workspace_size(&a, &o);
+    void *workspace;
+    unsigned *sink;
+    CUDA(cudaMalloc(&workspace, need));
+    CUDA(cudaMalloc(&sink, 4));
+    const unsigned ctas = (unsigned)((bytes + 65535) / 65536);
+    const std::vector<cudaGraphExec_t> calls = {
+        t.capture([&] { read_all<<<ctas, 256, 0, t.stream>>>((const uint4 *)a.k.data, bytes / 16, sink); }),
+        t.capture([&] { if (santa_decode(&a, &o, workspace, need, nullptr) != SANTA_OK) exit(1); }) };
+    const auto times = t.in_turns(calls, runs);
+    against_read x = { t.middle(times[1]), t.middle(times[0]), 0.0, {} };
+    x.over = ratio(times[1], times[0], &x.busy);
+    for (const cudaGraphExec_t g : calls) CUDA(cudaGraphExecDestroy(g));
+    CUDA(cudaFree(workspace));
+    CUDA(cudaFree(sink));
+    return x;
+}
+
 /* MLA: one KV head whose row is the latent, which is V, and the RoPE part; all keys, or a list
    of `most`. Against reading those rows once. */
 static void bench_latent(timer &t, int batch, int n, int heads, int most, int runs, FILE *csv) {
     enum { LATENT = 512, ROW = 576 };
     const size_t rows = (size_t)batch * n, bytes = (size_t)batch * (most ? most : n) * ROW * 2;
     unsigned char *k, *q, *out;
-    unsigned *sink;
-    int *list = nullptr;
+    int *const list = most ? scattered_lists(batch, most, n) : nullptr;
     CUDA(cudaMalloc(&k, rows * ROW * 2));
     CUDA(cudaMalloc(&q, (size_t)batch * heads * ROW * 2));
     CUDA(cudaMalloc(&out, (size_t)batch * heads * LATENT * 2));
-    CUDA(cudaMalloc(&sink, 4));
     fill<<<2048, 256, 0, t.stream>>>(k, rows * ROW, SANTA_BF16, 1);
     fill<<<64, 256, 0, t.stream>>>(q, (size_t)batch * heads * ROW, SANTA_BF16, 3);
     santa_attention a = {};
@@ -840,45 +877,21 @@ static void bench_latent(timer &t, int batch, int n, int heads, int most, int ru
     a.q.device = a.k.device = a.out.device = SANTA_CUDA;
     a.v = a.k;
     a.v.shape[3] = LATENT;
-    if (most) {
-        std::vector<int> keys((size_t)batch * most);
-        unsigned long long x = 1;
-        for (size_t i = 0; i < keys.size(); i++) {
-            x = x * 6364136223846793005ull + 1442695040888963407ull;
-            keys[i] = (int)((long long)(i % most) * n / most + (long long)(x >> 33) % (n / most));
-        }
-        CUDA(cudaMalloc(&list, keys.size() * sizeof(int)));
-        CUDA(cudaMemcpy(list, keys.data(), keys.size() * sizeof(int), cudaMemcpyHostToDevice));
-        a.key_list = list;
-        a.max_list = most;
-    }
-    santa_options o = {};
-    o.method = SANTA_DENSE;
-    o.stream = t.stream;
-    const size_t need = santa_workspace_size(&a, &o);
-    void *workspace;
-    CUDA(cudaMalloc(&workspace, need));
-    const unsigned ctas = (unsigned)((bytes + 65535) / 65536);
-    const std::vector<cudaGraphExec_t> calls = {
-        t.capture([&] { read_all<<<ctas, 256, 0, t.stream>>>((const uint4 *)k, bytes / 16, sink); }),
-        t.capture([&] { if (santa_decode(&a, &o, workspace, need, nullptr) != SANTA_OK) exit(1); }) };
-    const auto times = t.in_turns(calls, runs);
-    double busy = 0.0;
-    const double once = t.middle(times[0]), us = t.middle(times[1]),
-                 flops = 2.0 * batch * (most ? most : n) * heads * (ROW + LATENT);
+    a.key_list = list;
+    a.max_list = most;
+    const against_read x = time_dense(t, a, bytes, runs);
+    const double flops = 2.0 * batch * (most ? most : n) * heads * (ROW + LATENT);
     printf("  MLA %d / %d, %3d heads, %2d x %6d", ROW, (int)LATENT, heads, batch, n);
     if (most) printf(", %d keys a list", most);
-    printf(": %8.1f us, %4.0f TFLOP/s, floor %7.1f", us, flops / us * 1e-6, once);
-    print_ratio(ratio(times[1], times[0], &busy), "floor");
+    printf(": %8.1f us, %4.0f TFLOP/s, floor %7.1f", x.us, flops / x.us * 1e-6, x.once);
+    print_ratio(x.over, "floor");
     printf("\n");
-    print_verdict(busy);
+    print_verdict(x.busy);
     fflush(stdout);
     if (csv) fprintf(csv, "bf16 mla,%d,%d,%d,%d,%s,%.2f,%.2f,%.3f,%s\n", batch, n, (int)ROW, heads,
-                     most ? "list" : "dense", us, once, (double)bytes / us * 1e-6,
-                     csv_ratio(ratio(times[1], times[0], &busy)));
-    for (const cudaGraphExec_t g : calls) CUDA(cudaGraphExecDestroy(g));
-    for (void *p : { (void *)k, (void *)q, (void *)out, (void *)sink, (void *)list, workspace })
-        CUDA(cudaFree(p));
+                     most ? "list" : "dense", x.us, x.once, (double)bytes / x.us * 1e-6,
+                     csv_ratio(x.over));
+    for (void *p : { (void *)k, (void *)q, (void *)out, (void *)list }) CUDA(cudaFree(p));
 }
 
 /* A caller's list of `most` keys for each KV head, one from each most'th part of the context,
@@ -887,24 +900,14 @@ static void bench_lists(timer &t, int batch, int n, int most, int runs, FILE *cs
     const size_t elements = (size_t)batch * n * KV_HEADS * DIM, lists = (size_t)batch * KV_HEADS,
                  bytes = lists * most * DIM * 2 * 2;
     unsigned char *k, *v, *q, *out;
-    unsigned *sink;
-    int *list;
+    int *const list = scattered_lists(lists, most, n);
     CUDA(cudaMalloc(&k, 2 * elements));
     CUDA(cudaMalloc(&v, 2 * elements));
     CUDA(cudaMalloc(&q, (size_t)batch * HEADS * DIM * 2));
     CUDA(cudaMalloc(&out, (size_t)batch * HEADS * DIM * 2));
-    CUDA(cudaMalloc(&sink, 4));
-    CUDA(cudaMalloc(&list, lists * most * sizeof(int)));
     fill<<<2048, 256, 0, t.stream>>>(k, elements, SANTA_BF16, 1);
     fill<<<2048, 256, 0, t.stream>>>(v, elements, SANTA_BF16, 2);
     fill<<<64, 256, 0, t.stream>>>(q, (size_t)batch * HEADS * DIM, SANTA_BF16, 3);
-    std::vector<int> keys(lists * most);
-    unsigned long long x = 1;
-    for (size_t i = 0; i < keys.size(); i++) {
-        x = x * 6364136223846793005ull + 1442695040888963407ull;
-        keys[i] = (int)((long long)(i % most) * n / most + (long long)(x >> 33) % (n / most));
-    }
-    CUDA(cudaMemcpy(list, keys.data(), keys.size() * sizeof(int), cudaMemcpyHostToDevice));
     santa_attention a = {};
     a.q = santa_view(q, SANTA_BF16, batch, 1, HEADS, DIM);
     a.k = santa_view(k, SANTA_BF16, batch, n, KV_HEADS, DIM);
@@ -913,29 +916,15 @@ static void bench_lists(timer &t, int batch, int n, int most, int runs, FILE *cs
     a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CUDA;
     a.key_list = list;
     a.max_list = most;
-    santa_options o = {};
-    o.method = SANTA_DENSE;
-    o.stream = t.stream;
-    const size_t need = santa_workspace_size(&a, &o);
-    void *workspace;
-    CUDA(cudaMalloc(&workspace, need));
-    const unsigned ctas = (unsigned)((bytes + 65535) / 65536);
-    const std::vector<cudaGraphExec_t> calls = {
-        t.capture([&] { read_all<<<ctas, 256, 0, t.stream>>>((const uint4 *)k, bytes / 16, sink); }),
-        t.capture([&] { if (santa_decode(&a, &o, workspace, need, nullptr) != SANTA_OK) exit(1); }) };
-    const auto times = t.in_turns(calls, runs);
-    double busy = 0.0;
-    const double once = t.middle(times[0]), us = t.middle(times[1]);
-    printf("%3d x %6d, %4d keys a list: %8.1f us, %5.2f TB/s", batch, n, most, us,
-           (double)bytes / us * 1e-6);
-    print_ratio(ratio(times[1], times[0], &busy), "reading as much");
+    const against_read x = time_dense(t, a, bytes, runs);
+    printf("%3d x %6d, %4d keys a list: %8.1f us, %5.2f TB/s", batch, n, most, x.us,
+           (double)bytes / x.us * 1e-6);
+    print_ratio(x.over, "reading as much");
     printf("\n");
-    print_verdict(busy);
+    print_verdict(x.busy);
     fflush(stdout);
-    if (csv) fprintf(csv, "%d,%d,%d,%.2f,%.2f\n", batch, n, most, us, once);
-    for (const cudaGraphExec_t g : calls) CUDA(cudaGraphExecDestroy(g));
-    for (void *p : { (void *)k, (void *)v, (void *)q, (void *)out, (void *)sink, (void *)list, workspace })
-        CUDA(cudaFree(p));
+    if (csv) fprintf(csv, "%d,%d,%d,%.2f,%.2f\n", batch, n, most, x.us, x.once);
+    for (void *p : { (void *)k, (void *)v, (void *)q, (void *)out, (void *)list }) CUDA(cudaFree(p));
 }
 
 int main(int argc, char **argv) {

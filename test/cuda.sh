@@ -115,8 +115,7 @@ kernels() {
     cell "programs on an emulated GPU" programs
     cell "launches on a stand-in runtime, clang++, ASan and UBSan" launches_with clang++ -O0 -g \
         -fsanitize=address,undefined -fno-sanitize=enum -fno-sanitize-recover=all
-    # sm_86 has sm_80's code, sm_90 that of sm_100 as far as the file asks.
-    for arch in 90a 100 120 89 80; do
+    for arch in 90a 100 120 90 89 86 80; do
         cell "santa_cuda.cu for sm_$arch" compile_for "$arch"
     done
     cell "santa_cuda.o's size" object_size
@@ -131,8 +130,8 @@ compile_for() {
          -c -o "$work/sm_$1.o" santa_cuda.cu
 }
 
-# What a program takes in, compiled as the README says, for one architecture: the file's size has a limit. Shells count the CPU
-# time of what they ran: user and system of the last line.
+# What a program takes in, compiled as the README says, for one architecture: the file's size has a limit. Shells
+# count the CPU time of what they ran: user and system of the last line.
 OBJECT_MOST=6000000
 object_size() {
     need nvcc

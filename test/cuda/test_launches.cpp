@@ -40,7 +40,7 @@ static void map_memory(size_t workspace, size_t shift) {
                                : r == R_STATS   ? sizeof(santa_stats)
                                                 : (uint64_t)1 << 42;
         const cudaMemoryType type = r == R_STATS ? cudaMemoryTypeManaged : cudaMemoryTypeDevice;
-        standin.memory.push_back({(uintptr_t)address(r), bytes, type, false});
+        standin.memory.push_back({(uintptr_t)address(r), bytes, type});
     }
 }
 

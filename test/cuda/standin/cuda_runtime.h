@@ -77,7 +77,7 @@ struct standin_launch {
     std::vector<char> parameters;
 };
 /* apart: another device's, which the current one does not reach */
-struct standin_memory { uintptr_t begin; uint64_t bytes; cudaMemoryType type; bool apart; };
+struct standin_memory { uintptr_t begin; uint64_t bytes; cudaMemoryType type; bool apart = false; };
 
 struct standin_state {
     const standin_card *card = &standin_cards[0];
@@ -164,7 +164,7 @@ inline cudaError_t cudaMemsetAsync(void *p, int, size_t bytes, cudaStream_t) {
     const standin_memory *m = standin.find(p);
     if (!m || (uintptr_t)p + bytes > m->begin + m->bytes)
         return standin.breaks("bytes to clear", (long long)bytes, 0);
-    standin.cleared.push_back({(uintptr_t)p, bytes, m->type, false});
+    standin.cleared.push_back({(uintptr_t)p, bytes, m->type});
     return cudaSuccess;
 }
 
