@@ -833,8 +833,8 @@ static int *scattered_lists(size_t lists, int most, int n) {
     return list;
 }
 
-/* Dense of a, and reading so many bytes of K in one piece, in turns: medians, and how many times
-   as long. */
+/* Dense of a, and reading so many bytes of K in one piece, in turns: medians, and how many
+   times as long. */
 struct against_read { double us, once, busy; gain over; };
 static against_read time_dense(timer &t, const santa_attention &a, size_t bytes, int runs) {
     santa_options o = {};
