@@ -42,26 +42,37 @@ static inline double ref_decode16(santa_dtype type, uint16_t bits) {
     return bits & 0x8000u ? -x : x;
 }
 
-/* Round to nearest even by arithmetic: x is a whole number of quanta of the result's binade,
-   plus a remainder. NaN is for the caller. */
-static inline uint16_t ref_encode16(santa_dtype type, double x) {
-    int mantissa, min_exponent, exponent;
-    uint32_t infinity;
-    ref_format(type, &mantissa, &min_exponent, &infinity);
-    const uint32_t sign = x < 0.0 || (x == 0.0 && 1.0 / x < 0.0) ? 0x8000u : 0u;
-    x = fabs(x);
-    if (x == 0.0) return (uint16_t)sign;
-    if (x >= ref_power(129)) return (uint16_t)(sign | infinity);
-    (void)frexp(x, &exponent);
-    exponent = exponent - 1 < min_exponent ? min_exponent : exponent - 1;
-    const double quanta = x * ref_power(mantissa - exponent);
-    double whole = floor(quanta);
-    const double rest = quanta - whole;
-    if (rest > 0.5 || (rest == 0.5 && fmod(whole, 2.0) != 0.0)) whole += 1.0;
+/* Sign of a double as 0 or 1, also of 0. */
+static inline uint32_t ref_sign(double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (uint32_t)(bits >> 63);
+}
+
+/* Magnitude of x >= 0 in a format of that many mantissa bits and that smallest normal exponent,
+   or `most` if that is less. Round to nearest even by arithmetic: x is a whole number of quanta
+   of the result's binade, plus a remainder. NaN is for the caller. */
+static inline uint32_t ref_magnitude(double x, int mantissa, int min_exponent, uint32_t most) {
+    uint64_t bits;
+    if (x >= ref_power(129)) return most;
+    memcpy(&bits, &x, sizeof bits);
+    const int exponent = (int)(bits >> 52) - 1023;
+    const int binade = exponent < min_exponent ? min_exponent : exponent;
+    const double quanta = x * ref_power(mantissa - binade);
+    uint32_t whole = (uint32_t)quanta;
+    const double rest = quanta - (double)whole;
+    if (rest > 0.5 || (rest == 0.5 && whole % 2)) whole++;
     /* A normal's hidden bit carries into the exponent field by itself, and so does a mantissa
        rounded up to 2. */
-    const uint32_t magnitude = ((uint32_t)(exponent - min_exponent) << mantissa) + (uint32_t)whole;
-    return (uint16_t)(sign | (magnitude > infinity ? infinity : magnitude));
+    whole += (uint32_t)(binade - min_exponent) << mantissa;
+    return whole > most ? most : whole;
+}
+
+static inline uint16_t ref_encode16(santa_dtype type, double x) {
+    int mantissa, min_exponent;
+    uint32_t infinity;
+    ref_format(type, &mantissa, &min_exponent, &infinity);
+    return (uint16_t)(ref_sign(x) << 15 | ref_magnitude(fabs(x), mantissa, min_exponent, infinity));
 }
 
 /* e4m3 by its definition: sign, 4 exponent bits of bias 7, 3 mantissa bits, no infinity, 127 is
@@ -73,18 +84,9 @@ static inline double ref_decode8(int e) {
     return e & 128 ? -v : v;
 }
 
-/* The nearest of the 127 magnitudes, ties to the even code, beyond the largest the largest. NaN
-   is for the caller. */
+/* Ties to the even code, beyond the largest the largest. NaN is for the caller. */
 static inline uint8_t ref_encode8(double x) {
-    const double a = fabs(x);
-    int low = 0, high = 126;
-    while (high - low > 1) {
-        const int middle = (low + high) / 2;
-        if (ref_decode8(middle) <= a) low = middle;
-        else high = middle;
-    }
-    const double down = a - ref_decode8(low), up = ref_decode8(high) - a;
-    return (uint8_t)((up < down || (up == down && high % 2 == 0) ? high : low) | (x < 0.0 ? 128 : 0));
+    return (uint8_t)((x < 0.0 ? 128u : 0u) | ref_magnitude(fabs(x), 3, -6, 126));
 }
 
 /* Whether it comes in blocks of 32 behind an f16 scale: 32 int8, or 32 half bytes. */
@@ -113,15 +115,9 @@ static inline double ref_decode52(int e) {
     return e & 128 ? -v : v;
 }
 
-/* The nearest, ties to the even code; 61440 = the middle between the largest and 2^16 is
-   infinite. */
+/* Ties to the even code; 61440 = the middle between the largest and 2^16 is infinite. */
 static inline uint8_t ref_encode52(double x) {
-    const double a = fabs(x);
-    int e = 0;
-    for (int step = 64; step; step /= 2)
-        if (e + step <= 0x7b && ref_decode52(e + step) <= a) e += step;
-    const double next = e == 0x7b ? 65536.0 : ref_decode52(e + 1), middle = 0.5 * (ref_decode52(e) + next);
-    return (uint8_t)((a > middle || (a == middle && e % 2) ? e + 1 : e) | (x < 0.0 ? 128 : 0));
+    return (uint8_t)((x < 0.0 ? 128u : 0u) | ref_magnitude(fabs(x), 2, -14, 0x7c));
 }
 
 /* Place of element i, maybe negative, in its block. */
@@ -185,6 +181,13 @@ static inline void ref_store(santa_dtype type, void *data, int64_t i, double x) 
 /* n elements side by side from element i on; blocks get the scale of their largest element,
    which is -8 in q4_0. */
 static inline void ref_store_row(santa_dtype type, void *data, int64_t i, int64_t n, const double *x) {
+    if (type == SANTA_F32) {
+        for (int64_t c = 0; c < n; c++) {
+            const float f = (float)x[c];
+            memcpy((char *)data + 4 * (i + c), &f, 4);
+        }
+        return;
+    }
     for (int64_t c = 0; c < n; c++) {
         if (ref_is_blocks(type) && c % 32 == 0) {
             double top = 0.0;
@@ -209,6 +212,10 @@ static inline double ref_round(santa_dtype type, double x) {
 /* The same for x[0..n), or whole blocks. */
 static inline void ref_round_row(santa_dtype type, double *x, int64_t n) {
     char block[34];
+    if (type == SANTA_F32) {
+        for (int64_t i = 0; i < n; i++) x[i] = (double)(float)x[i];
+        return;
+    }
     if (!ref_is_blocks(type)) {
         for (int64_t i = 0; i < n; i++) x[i] = ref_round(type, x[i]);
         return;
@@ -326,7 +333,10 @@ static inline santa_tensor ref_tensor(santa_dtype type, int64_t n0, int64_t n1, 
     *memory = test_alloc((size_t)ref_bytes(type, total));
     /* blocks are written by parts that read them */
     memset(*memory, 0, (size_t)ref_bytes(type, total));
-    for (int64_t i = 0; i < total; i++) ref_store(type, *memory, i, (double)test_nan());
+    for (int64_t i = 0; i < unit; i++) ref_store(type, *memory, i, (double)test_nan());
+    for (int64_t done = unit; done < total; done *= 2)
+        memcpy((char *)*memory + ref_bytes(type, done), *memory,
+               (size_t)ref_bytes(type, done < total - done ? done : total - done));
     t.data = (char *)*memory + ref_bytes(type, origin);
     return t;
 }
@@ -375,10 +385,14 @@ static inline void ref_place(const ref_problem *p, int64_t b, int64_t j, int64_t
    products are exact. */
 static inline void ref_write_row(const santa_tensor *t, const santa_tensor *scales, int64_t i0, int64_t i1,
                                  int64_t h, const double *x, const double *scale) {
+    if (!scale) {
+        ref_set_row(t, i0, i1, h, x);
+        return;
+    }
     double *raw = ref_doubles(t->shape[3]);
-    for (int64_t c = 0; c < t->shape[3]; c++) raw[c] = scale ? x[c] / *scale : x[c];
+    for (int64_t c = 0; c < t->shape[3]; c++) raw[c] = x[c] / *scale;
     ref_set_row(t, i0, i1, h, raw);
-    if (scale) ref_set(scales, i0, i1, h, 0, *scale);
+    ref_set(scales, i0, i1, h, 0, *scale);
     free(raw);
 }
 
