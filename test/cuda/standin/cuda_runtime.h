@@ -14,6 +14,7 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #define __device__
@@ -223,7 +224,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(
     standin_launch l = {(const void *)kernel, g, (int)b.x, config->dynamicSmemBytes, 0, cluster,
                         overlap, config->stream, {}};
     l.parameters.assign((const char *)&p, (const char *)&p + sizeof p);
-    standin.launches.push_back(l);
+    standin.launches.push_back(std::move(l));
     kernel(p);
     return standin.broken.empty() ? cudaSuccess : cudaErrorInvalidValue;
 }
