@@ -46,8 +46,11 @@ helps() {
 
 # The toy decoder is tried on its own model, briefly: the demo itself is `make demo`.
 decoder() {
-    build examples/decode.c || return 1
-    [ -z "$alone" ] || { helps "$dir/program"; return; }
+    if [ "$alone" ]; then
+        build examples/decode.c && helps "$dir/program"
+        return
+    fi
+    "${MAKE:-make}" -s CC="$CC" BUILD="$BUILD" "$BUILD/decode" && cp "$BUILD/decode" "$dir/program" || return 1
     [ -f examples/model/model.bin ] || skip "no examples/model/model.bin"
     for method in dense sys "sys --draft 3"; do
         # shellcheck disable=SC2086
