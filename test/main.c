@@ -56,6 +56,33 @@ static const struct { const char *name; const test_case *cases; } suites[] = {
     {"watchdog",    suite_hang},                 /* the last one: see --hang */
 };
 
+/* Cases that repeat much, by how their names begin: with --brief each as with --quick, with
+   --longest these alone and in full. `make test` has the first, `make test-all` the second. */
+static const char *const long_cases[] = {
+#ifndef TEST_SUITES
+    "statistics/",
+    "fuzz/",
+    "proxy/heads that 4 bits serve worst",
+    "proxy/rescue",
+    "proxy/any copy",
+    "vattention/the denominator's guarantee",
+    "vattention/the full guarantee holds",
+    "pps/variance in closed form",
+    "pps/chances of the keys of a group",
+    "saap/unbiased sums",
+    "saap/random problems",
+    "measures/slopes of the closed forms",
+    "bernoulli/mean, variance",
+    "accuracy/all tables",
+#endif
+    NULL};
+
+static int is_long(const char *name) {
+    for (const char *const *p = long_cases; *p; p++)
+        if (strncmp(name, *p, strlen(*p)) == 0) return 1;
+    return 0;
+}
+
 enum { MAX_MESSAGES = 8 };                   /* printed per case; further failures are only counted */
 
 int      test_quick = 0;
@@ -192,10 +219,11 @@ static void watch(unsigned seconds) { (void)seconds; }       /* no such signal h
 #endif
 
 static void usage(void) {
-    printf("santa_test [--list] [--quick] [--part I/N] [--fail-fast] [--seed N] [--timeout N] "
-           "[substring ...]\n"
+    printf("santa_test [--list] [--quick | --brief | --longest] [--part I/N] [--fail-fast] [--seed N] "
+           "[--timeout N] [substring ...]\n"
            "runs the cases whose suite/name has one of the substrings;\n"
            "--quick: fewer seeds, for valgrind and qemu;\n"
+           "--brief: the same for the longest cases; --longest: these alone, in full;\n"
            "--part I/N: of every Nth suite, from the Ith on;\n"
            "--fail-fast: ends with the first case that fails;\n"
            "--timeout: seconds after which a case counts as one that hangs, 0 for none, default 300\n");
@@ -208,6 +236,7 @@ static int matches(const char *name, int filters, char **filter) {
 }
 
 static int part = 1, parts = 1;              /* --part 1/1: every case */
+static int brief, longest;                   /* --brief, --longest */
 
 /* Calls visit(name, case) for the cases that the arguments ask for; how many these are. */
 typedef int (*visitor)(const char *name, const test_case *c);
@@ -218,10 +247,27 @@ static int for_each_case(int hangs, int filters, char **filter, visitor visit) {
             char name[160];
             snprintf(name, sizeof name, "%s/%s", suites[s].name, c->name);
             if (hangs != (suites[s].cases == suite_hang) || !matches(name, filters, filter)) continue;
+            if (longest && !is_long(name)) continue;
             count++;
             if (visit && !visit(name, c)) return count;
         }
     return count;
+}
+
+/* Whether every beginning in long_cases is that of a case: one of an old name would run nowhere
+   in full. */
+static int long_cases_exist(void) {
+    for (const char *const *p = long_cases; *p; p++) {
+        int found = 0;
+        for (size_t s = 0; s < sizeof suites / sizeof suites[0]; s++)
+            for (const test_case *c = suites[s].cases; c->name; c++) {
+                char name[160];
+                snprintf(name, sizeof name, "%s/%s", suites[s].name, c->name);
+                found += strncmp(name, *p, strlen(*p)) == 0;
+            }
+        if (!found) { printf("no case is called %s\n", *p); return 0; }
+    }
+    return 1;
 }
 
 static int print_name(const char *name, const test_case *c) {
@@ -238,10 +284,13 @@ static int run_case(const char *name, const test_case *c) {
     snprintf(watchdog_text, sizeof watchdog_text,
              "FAILED  %s: no end after %u s\n%d passed, %d failed, %d skipped\n", name, progress.timeout,
              progress.passed, progress.failed + 1, progress.skipped);
+    const int quick = test_quick;
     const clock_t start = clock();
+    test_quick = quick || (brief && is_long(name));
     watch(progress.timeout);
     c->run();
     watch(0);
+    test_quick = quick;
     const double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
     if (failures)     { progress.failed++;  printf("FAILED  %s: %d failed checks\n", name, failures); }
     else if (skipped) { progress.skipped++; printf("skipped %s: %s\n", name, skipped); }
@@ -266,6 +315,8 @@ int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--list")) list = 1;
         else if (!strcmp(argv[i], "--quick")) test_quick = 1;
+        else if (!strcmp(argv[i], "--brief")) brief = 1;
+        else if (!strcmp(argv[i], "--longest")) longest = 1;
         else if (!strcmp(argv[i], "--fail-fast")) progress.fail_fast = 1;
         else if (!strcmp(argv[i], "--hang")) hangs = 1;
         else if (!strcmp(argv[i], "--part") && i + 1 < argc
@@ -278,12 +329,14 @@ int main(int argc, char **argv) {
         else argv[1 + filters++] = argv[i];
     }
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
+    if (!long_cases_exist()) return 1;
     if (list) { for_each_case(hangs, filters, argv + 1, print_name); return 0; }
     progress.cases = for_each_case(hangs, filters, argv + 1, NULL);
     progress.start = time(NULL);
     printf("santa %d.%d.%d, %s, seed %llu%s: %d cases\n", SANTA_VERSION_MAJOR, SANTA_VERSION_MINOR,
            SANTA_VERSION_PATCH, santa_isa_name(santa_best_isa()), (unsigned long long)test_seed,
-           test_quick ? ", quick" : "", progress.cases);
+           test_quick ? ", quick" : brief ? ", brief" : longest ? ", longest" : "",
+           progress.cases);
     for_each_case(hangs, filters, argv + 1, run_case);
     if (progress.cases == 0) printf("no case has such a name; --list shows them\n");
     printf("%d passed, %d failed, %d skipped\n", progress.passed, progress.failed, progress.skipped);

@@ -150,7 +150,7 @@ static const char *value_behind(const char *key) {
 static void tables(void) {
     char arguments[1000];
     if (!set_up()) return;
-    for (int threads = 1; threads <= 3; threads += 2) {
+    for (int threads = 1; threads <= (test_quick ? 1 : 3); threads += 2) {
         snprintf(arguments, sizeof arguments,
                  "--tables 1,2,3,4,5 --bodies 2 --queries 1 --length 512 --steps 2 --threads %d "
                  "--csv \"%s\"",
@@ -159,12 +159,12 @@ static void tables(void) {
         if (!CHECK_MSG(code == 0, "exit code %d; it said: %.500s", code, said)) { tear_down(); return; }
         CHECK(read_csv(threads == 1 ? other : said) > 10000);
     }
-    CHECK_MSG(strcmp(said, other) == 0, "three threads give other numbers than one");
+    CHECK_MSG(test_quick || strcmp(said, other) == 0, "three threads give other numbers than one");
     CHECK_NEAR(atof(value_behind("1,\"all\",\"dense\",\"-\",v_rows_group_percent,")), 100.0, 0, 0);
     CHECK_NEAR(atof(value_behind("1,\"all\",\"dense\",\"-\",top1_same_percent,")), 100.0, 0, 0);
     CHECK_NEAR(atof(value_behind("1,\"all\",\"dense\",\"-\",against_dense_points,")), 0.0, 0, 0);
     /* two texts are too few for an interval */
-    CHECK(strstr(said, "\"dense\",\"-\",against_dense_points,0,,\n") != NULL);
+    CHECK(strstr(other, "\"dense\",\"-\",against_dense_points,0,,\n") != NULL);
     /* all keys */
     CHECK_NEAR(atof(value_behind("1,\"all\",\"top-k\",\"2048\",relative_l2,")), 0.0, 1e-5, 0);
     CHECK(atof(value_behind("1,\"all\",\"sys\",\"8\",relative_l2,"))
