@@ -70,21 +70,28 @@ static void round_dims(problem *p) {
 
 /* In blocks x becomes the scale of element i's block. */
 static void store(void *data, santa_dtype t, int64_t i, double x) {
-    const float    f = (float)x;
-    const uint16_t h = t == SANTA_F16 ? santa_f32_to_f16(f) : santa_f32_to_bf16(f),
-                   scale = santa_f32_to_f16(f);
-    const uint8_t  e = t == SANTA_E4M3 ? santa_f32_to_e4m3(f) : santa_f32_to_e5m2(f);
-    if (t == SANTA_F32)       memcpy((char *)data + i * 4, &f, 4);
-    else if (t == SANTA_E4M3 || t == SANTA_E5M2) memcpy((char *)data + i, &e, 1);
-    else if (is_blocks(t)) memcpy((char *)data + bytes_of(t, i), &scale, 2);
-    else                      memcpy((char *)data + i * 2, &h, 2);
+    const float f = (float)x;
+    if (t == SANTA_F32) {
+        memcpy((char *)data + i * 4, &f, 4);
+    } else if (t == SANTA_E4M3 || t == SANTA_E5M2) {
+        ((uint8_t *)data)[i] = t == SANTA_E4M3 ? santa_f32_to_e4m3(f) : santa_f32_to_e5m2(f);
+    } else {
+        const uint16_t h = t == SANTA_BF16 ? santa_f32_to_bf16(f) : santa_f32_to_f16(f);
+        memcpy((char *)data + bytes_of(t, i), &h, 2);
+    }
+}
+
+/* Mean 0, variance 1, of two 32-bit uniforms: as good here as a normal and ten times as fast. */
+static double bell(test_rng *r) {
+    const uint64_t w = test_next(r);
+    return ((double)(w >> 32) - (double)(w & 0xffffffffu)) * (2.449489742783178 / 4294967296.0);
 }
 
 static void fill(void *data, santa_dtype t, int64_t n, uint64_t stream) {
     test_rng r = test_rng_make(stream);
     float block[32];
     for (int64_t i = 0; i < n; i += unit_of(t)) {
-        for (int64_t e = 0; e < unit_of(t); e++) block[e] = (float)test_normal(&r);
+        for (int64_t e = 0; e < unit_of(t); e++) block[e] = (float)bell(&r);
         if (t == SANTA_Q8_0) santa_f32_to_q8_0(block, 32, (char *)data + bytes_of(t, i));
         else if (t == SANTA_Q4_0) santa_f32_to_q4_0(block, 32, (char *)data + bytes_of(t, i));
         else store(data, t, i, (double)block[0]);
