@@ -74,6 +74,7 @@ static const char *const long_cases[] = {
     "measures/slopes of the closed forms",
     "bernoulli/mean, variance",
     "accuracy/all tables",
+    "accuracy/keys in buckets",
 #endif
     NULL};
 

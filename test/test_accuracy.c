@@ -182,7 +182,7 @@ static void routed(void) {
     char arguments[1000];
     if (!set_up()) return;
     write_buckets(HEAD_DIM);
-    for (int threads = 1; threads <= 3; threads += 2) {
+    for (int threads = 1; threads <= (test_quick ? 1 : 3); threads += 2) {
         snprintf(arguments, sizeof arguments,
                  "--tables 7 --buckets \"%s\" --bodies 2 --queries 1 --length 640 --threads %d "
                  "--csv \"%s\"",
@@ -191,7 +191,7 @@ static void routed(void) {
         if (!CHECK_MSG(code == 0, "exit code %d; it said: %.500s", code, said)) { tear_down(); return; }
         CHECK(read_csv(threads == 1 ? other : said) > 10000);
     }
-    CHECK_MSG(strcmp(said, other) == 0, "three threads give other numbers than one");
+    CHECK_MSG(test_quick || strcmp(said, other) == 0, "three threads give other numbers than one");
     CHECK_NEAR(atof(value_behind("7,\"all\",\"cl. 8, drawn\",\"1024\",relative_l2,")), 0.0, 1e-5, 0);
     CHECK_NEAR(atof(value_behind("7,\"all\",\"cl. 8, drawn\",\"1024\",covered_mass_percent,")), 100.0, 1e-3,
                0);
