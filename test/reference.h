@@ -465,6 +465,44 @@ static inline double *ref_scale_rows(const ref_spec *s, uint64_t stream, int64_t
     return scale;
 }
 
+/* Values of q, k and v of a spec, rounded to their types. Those of the last call are kept: tests
+   often build one problem after another that differ in their layouts alone. */
+static inline void ref_draw(const ref_spec *s, double *q, double *k, double *v) {
+    static struct { ref_spec spec; uint64_t seed; double *q, *k, *v; } last;
+    const int64_t nq = s->q_len * s->heads * s->head_dim, nk = s->len * s->kv_heads * s->head_dim,
+                  nv = s->len * s->kv_heads * s->head_dim_v, batch = s->batch;
+    ref_spec key = *s;                                       /* without what they do not depend on */
+    key.layout = REF_NHD;
+    key.scale_type = key.out_type = SANTA_F32;
+    key.page_size = key.window = 0;
+    key.ragged = key.causal = key.sinks = key.alibi = key.row_scales = 0;
+    key.sm_scale = key.soft_cap = 0.0f;
+    if (!last.q || last.seed != test_seed || memcmp(&last.spec, &key, sizeof key) != 0) {
+        for (int64_t b = 0; b < batch; b++) {
+            test_rng r = test_rng_make(s->stream * 1000003u + (uint64_t)(s->first_sequence + b));
+            for (int64_t i = 0; i < nq; i++) q[b * nq + i] = s->gain * ref_bell(&r);
+            for (int64_t i = 0; i < nk; i++) k[b * nk + i] = ref_bell(&r);
+            for (int64_t i = 0; i < nv; i++) v[b * nv + i] = 0.5 + ref_bell(&r);
+            ref_round_row(s->q_type, q + b * nq, nq);
+            ref_round_row(s->k_type, k + b * nk, nk);
+            ref_round_row(s->v_type, v + b * nv, nv);
+        }
+        free(last.q); free(last.k); free(last.v);
+        last.spec = key;
+        last.seed = test_seed;
+        last.q = ref_doubles(batch * nq);
+        last.k = ref_doubles(batch * nk);
+        last.v = ref_doubles(batch * nv);
+        memcpy(last.q, q, (size_t)(batch * nq) * sizeof *q);
+        memcpy(last.k, k, (size_t)(batch * nk) * sizeof *k);
+        memcpy(last.v, v, (size_t)(batch * nv) * sizeof *v);
+    } else {
+        memcpy(q, last.q, (size_t)(batch * nq) * sizeof *q);
+        memcpy(k, last.k, (size_t)(batch * nk) * sizeof *k);
+        memcpy(v, last.v, (size_t)(batch * nv) * sizeof *v);
+    }
+}
+
 static inline void ref_build(ref_problem *p, const ref_spec *spec) {
     memset(p, 0, sizeof *p);
     p->spec = *spec;
@@ -473,17 +511,7 @@ static inline void ref_build(ref_problem *p, const ref_spec *spec) {
     p->q = ref_doubles(rows * s->head_dim);
     p->k = ref_doubles(s->batch * s->len * s->kv_heads * s->head_dim);
     p->v = ref_doubles(s->batch * s->len * s->kv_heads * s->head_dim_v);
-    for (int64_t b = 0; b < s->batch; b++) {
-        test_rng r = test_rng_make(s->stream * 1000003u + (uint64_t)(s->first_sequence + b));
-        const int64_t nq = s->q_len * s->heads * s->head_dim;
-        const int64_t nk = s->len * s->kv_heads * s->head_dim, nv = s->len * s->kv_heads * s->head_dim_v;
-        for (int64_t i = 0; i < nq; i++) p->q[b * nq + i] = s->gain * ref_bell(&r);
-        for (int64_t i = 0; i < nk; i++) p->k[b * nk + i] = ref_bell(&r);
-        for (int64_t i = 0; i < nv; i++) p->v[b * nv + i] = 0.5 + ref_bell(&r);
-        ref_round_row(s->q_type, p->q + b * nq, nq);
-        ref_round_row(s->k_type, p->k + b * nk, nk);
-        ref_round_row(s->v_type, p->v + b * nv, nv);
-    }
+    ref_draw(s, p->q, p->k, p->v);
     if (s->row_scales) {
         p->k_scales = ref_scale_rows(s, 1, s->head_dim, p->k);
         p->v_scales = ref_scale_rows(s, 2, s->head_dim_v, p->v);
