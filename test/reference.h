@@ -465,8 +465,8 @@ static inline double *ref_scale_rows(const ref_spec *s, uint64_t stream, int64_t
     return scale;
 }
 
-/* Values of q, k and v of a spec, rounded to their types. Those of the last call are kept: tests
-   often build one problem after another that differ in their layouts alone. */
+/* Values of q, k and v of a spec, rounded to their types. Those of the last call are kept:
+   often one problem after another differs in its layout alone. */
 static inline void ref_draw(const ref_spec *s, double *q, double *k, double *v) {
     static struct { ref_spec spec; uint64_t seed; double *q, *k, *v; } last;
     const int64_t nq = s->q_len * s->heads * s->head_dim, nk = s->len * s->kv_heads * s->head_dim,

@@ -81,7 +81,7 @@ static void store(void *data, santa_dtype t, int64_t i, double x) {
     }
 }
 
-/* Mean 0, variance 1, of two 32-bit uniforms: as good here as a normal and ten times as fast. */
+/* Mean 0, variance 1, of two 32-bit uniforms: as good here as a normal one, and cheap. */
 static double bell(test_rng *r) {
     const uint64_t w = test_next(r);
     return ((double)(w >> 32) - (double)(w & 0xffffffffu)) * (2.449489742783178 / 4294967296.0);
