@@ -409,6 +409,7 @@ struct params {
     /* of k_list_many: slots; steps of half of K's features; bytes from row to row in a slot, of
        V 0 where its rows lie in K's, v_inside bytes on */
     int many_slots, k_lead, k_pitch, v_pitch, v_inside;
+    int pad;                                        /* floats behind each split in partial: 0 or MANY_PAD */
     /* [batch, heads], or NULL: mass of the keys that are in no list */
     rest_mass *list_rest;
     double top_p;
@@ -538,11 +539,14 @@ template <int GS, int COLUMNS> struct warp_sums { float head[GS][COLUMNS + 4]; }
 template <typename K, int C> constexpr bool joins_splits = false;
 template <> constexpr bool joins_splits<sixteen, 4> = true;
 
-/* k_dense: the ring, where at the end the warps' sums lie. */
-template <typename K, int C> struct dense_memory {
+/* k_dense: the ring, where at the end the warps' sums lie. PAIRS: of two warps, with the steps
+   of both, or, of the longest rows, more. */
+template <typename K, int C, bool PAIRS> struct dense_memory {
     enum { LANES = 2 * ring<K, C>::LOADS, COLUMNS = 16 / (int)sizeof(K) * LANES, TILES = COLUMNS / 16 };
+    enum { STEPS = !PAIRS ? (int)ring<K, C>::STEPS : C == 8 ? 3 : 2 * (int)ring<K, C>::STEPS };
+    enum { RINGS = PAIRS ? SCORE_WARPS / 2 : SCORE_WARPS };
     /* behind the warps' sums those of the split */
-    enum { RING = ring<K, C>::BYTES,
+    enum { RING = RINGS * STEPS * ring<K, C>::LOADS * 32 * 16,
            MERGE = (SCORE_WARPS + (int)joins_splits<K, C>) * sizeof(warp_sums<PASS_HEADS, COLUMNS>) };
     static constexpr int BYTES = (int)RING > (int)MERGE ? (int)RING : (int)MERGE;
     static_assert(32 % (int)LANES == 0, "a row of V is copied by a power of two of lanes");
@@ -906,11 +910,19 @@ struct listed {
     int head, places;                               /* see place_of */
 };
 
+/* Keys of a part of k_list_many and k_list_groups. A part's sums are as many bytes as some
+   hundred keys, so many short parts cost many sequences time; few long ones cost a single one.
+   By the list's length alone, so that bits do not depend on the batch: 128 up to 512 keys, then
+   twice as many for four times the length, 2,048 at most. */
+__host__ __device__ constexpr int many_keys(int bits) {               /* of up to 1 << bits */
+    return bits <= 9 ? 128 : bits >= 17 ? 2048 : (bits % 2 ? 2 : 3) << (bits + 3) / 2;
+}
+
 /* k_list_many: 64 heads of a CTA, blocks of 32 keys in up to four slots behind this. Weights
    lie as registers of the tensor cores' left side: of two blocks, in two parts, for each 16
    heads and 16 keys. */
 enum { MANY_HEADS = 64, MANY_KEYS = 32, MANY_WARPS = 8, MANY_SLOTS = 4 };
-enum { MANY_LEAST = 7, MANY_MOST = 11, MANY_PARTS = 5 };              /* logarithms, see part_keys */
+enum { MANY_PAD = 6 };                              /* so that sums lie in whole sectors of memory */
 enum { MANY_DIM = 576, MANY_COLUMNS = 512 };        /* of K and V, at most */
 /* A head's sums so far are made smaller when a weight would be more than 2^this, not at each
    new maximum, of which there are some in most blocks. */
@@ -936,6 +948,27 @@ static_assert(sizeof(many_memory) + 2 * MANY_KEYS * many_k_pitch(MANY_DIM) + MAN
                       <= (size_t)LEAST_SHARED
                   && sizeof(many_memory) % 16 == 0,
               "the slots of k_list_many do not fit on every card");
+/* k_list_groups: keys of a block, slots, tiles of 64 features; the first of q's are in
+   registers. The tiles are beside its memory, from a multiple of 1 KB on: q, then the slots. */
+enum { GROUP_KEYS = 48, GROUP_SLOTS = 3, GROUP_TILES = MANY_DIM / 64, GROUP_OWN = 4 };
+enum { GROUP_TILE = GROUP_KEYS * 128, GROUP_SLOT = GROUP_TILES * GROUP_TILE,
+       GROUP_LINES = MANY_HEADS * 128 };            /* bytes of a tile of K, of a slot, of a tile of q */
+enum { GROUP_RING = (GROUP_TILES - GROUP_OWN) * GROUP_LINES,
+       GROUP_BYTES = GROUP_RING + GROUP_SLOTS * GROUP_SLOT + 1024 };
+enum { GROUP_THREADS = 4 * 128, GROUP_START = 192 };                  /* see ctas_of_lists */
+struct list_groups_memory {
+    uint4 weight[2][MANY_HEADS / 16][GROUP_KEYS / 16][32];            /* as in many_memory, of a block */
+    u64 full[GROUP_SLOTS], empty[GROUP_SLOTS];      /* barriers */
+    u64 weighed, taken, scored;                     /* of a block's weights; its scores */
+    float keep[MANY_HEADS];                         /* as in many_memory, of a row of 64 */
+    int changes[MANY_HEADS / 16];
+    float bias[GROUP_SLOTS][GROUP_KEYS];
+    int key[GROUP_SLOTS][GROUP_KEYS];
+    alignas(16) int has_bias[GROUP_SLOTS][4];       /* whether one is not 0, of a warp's keys */
+    listed list;
+};
+static_assert(GROUP_BYTES + sizeof(list_groups_memory) <= 227 * 1024 && GROUP_TILE % 1024 == 0,
+              "k_list_groups does not fit");
 enum { TOP_CTAS = 12, TOP_PARTS = 4 };              /* of lists that are full: that, parts of a CTA */
 enum { LIST_PARTS = 16 };                           /* of a CTA that has a share of a list, at most */
 /* k_top: bins of scores, four to a thread; keys of one bin, a thread each; blocks of a warp at
@@ -1087,7 +1120,7 @@ void k_dense_plain(const params p) {
     standin_kernel(DENSE_WARPS * 32, 0, (size_t)plain_bytes(p.plain_slots, p.query_pitch));
 }
 template <typename K, int C, bool PAGED, bool PAIRS, bool JOINS> void k_dense(const params) {
-    standin_kernel(SCORE_WARPS * 32, 0, dense_memory<K, C>::BYTES);
+    standin_kernel(SCORE_WARPS * 32, 0, dense_memory<K, C, PAIRS>::BYTES);
 }
 void k_query_digits(const params) { standin_kernel(SCORE_WARPS * 32, 0, 0); }
 void k_scores_blocks(const params) { standin_kernel(SCORE_WARPS * 32, 0, sizeof(block_scores_memory)); }
@@ -1144,6 +1177,9 @@ void k_list_many(const params p) {
                    sizeof(many_memory)
                        + (size_t)(p.many_slots * MANY_KEYS * (p.k_pitch + p.v_pitch))
                        + MANY_BEHIND);
+}
+void k_list_groups(const params) {
+    standin_kernel(GROUP_THREADS, sizeof(list_groups_memory), GROUP_BYTES);
 }
 void k_list_stats(const params) { standin_kernel(256, 0, 0); }
 void k_va_choose(const params p) {
@@ -1512,6 +1548,34 @@ __device__ __forceinline__ void products(float (&x)[16][4], const unsigned (&a)[
 }
 __device__ __forceinline__ void products(float (&x)[16][4], const unsigned (&a)[4], u64 b, __half) {
     PRODUCTS_BY_COLUMNS("f16");
+}
+
+/* k_list_groups' scores: 64 x 16 by 16 x 48, the left side from shared memory or in registers,
+   rows along the features. */
+#define SUMS_24(x) SUMS_16(x, 0), SUMS_4(x, 4), SUMS_4(x, 5)
+#define SUMS_LIST_24                                                                                     \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23}"
+#define PRODUCTS_OF_48(type)                                                                             \
+    asm volatile("{ .reg .pred q; setp.ne.b32 q, %26, 0; wgmma.mma_async.sync.aligned.m64n48k16.f32."    \
+                 type "." type " " SUMS_LIST_24 ", %24, %25, q, 1, 1, 0, 0; }"                           \
+                 : SUMS_24(x) : "l"(a), "l"(b), "r"(more))
+__device__ __forceinline__ void products(float (&x)[6][4], u64 a, u64 b, int more, __nv_bfloat16) {
+    PRODUCTS_OF_48("bf16");
+}
+__device__ __forceinline__ void products(float (&x)[6][4], u64 a, u64 b, int more, __half) {
+    PRODUCTS_OF_48("f16");
+}
+#define PRODUCTS_OF_48_FROM(type)                                                                        \
+    asm volatile("{ .reg .pred q; setp.ne.b32 q, %29, 0; wgmma.mma_async.sync.aligned.m64n48k16.f32."    \
+                 type "." type " " SUMS_LIST_24 ", {%24,%25,%26,%27}, %28, q, 1, 1, 0; }"                \
+                 : SUMS_24(x) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more))
+__device__ __forceinline__ void products(float (&x)[6][4], const unsigned (&a)[4], u64 b, int more,
+                                         __nv_bfloat16) {
+    PRODUCTS_OF_48_FROM("bf16");
+}
+__device__ __forceinline__ void products(float (&x)[6][4], const unsigned (&a)[4], u64 b, int more,
+                                         __half) {
+    PRODUCTS_OF_48_FROM("f16");
 }
 #endif
 
@@ -4526,8 +4590,8 @@ __device__ __forceinline__ void add_columns(const unsigned (&v)[4], const unsign
    2 c + 1. */
 template <typename N, typename K, int C>
 __device__ __forceinline__ void add_values(const uint4 *slot, const float y[2][2],
-                                           float (&acc)[dense_memory<K, C>::TILES][4]) {
-    enum { LANES = dense_memory<K, C>::LANES, TILES = dense_memory<K, C>::TILES };
+                                           float (&acc)[dense_memory<K, C, false>::TILES][4]) {
+    enum { LANES = dense_memory<K, C, false>::LANES, TILES = dense_memory<K, C, false>::TILES };
     typedef typename product_of<N>::type T;
     const int lane = threadIdx.x & 31;
     unsigned hi[2], lo[2];
@@ -4552,11 +4616,10 @@ __device__ __forceinline__ void add_values(const uint4 *slot, const float y[2][2
 template <typename K, int C, bool PAGED, bool PAIRS, bool JOINS>
 __global__ void __launch_bounds__(SCORE_WARPS * 32, C == 8 ? 1 : 2)
 k_dense(const __grid_constant__ params p) {
-    enum { LOADS = ring<K, C>::LOADS, STEPS = ring<K, C>::STEPS * (PAIRS ? 2 : 1) };
-    enum { RINGS = PAIRS ? SCORE_WARPS / 2 : SCORE_WARPS };
+    typedef dense_memory<K, C, PAIRS> memory;
+    enum { TILES = memory::TILES, COLUMNS = memory::COLUMNS, RINGS = memory::RINGS };
+    enum { LOADS = ring<K, C>::LOADS, STEPS = memory::STEPS };
     constexpr bool SCALES = PAGED && !PAIRS && may_have_scales<K, C>;
-    typedef dense_memory<K, C> memory;
-    enum { TILES = memory::TILES, COLUMNS = memory::COLUMNS };
     DYNAMIC_SHARED(slots);                          /* memory::BYTES */
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
     const int half = PAIRS ? threadIdx.x >> 7 : 0, warp = this_warp() - half * RINGS;
@@ -5151,13 +5214,9 @@ __device__ __forceinline__ listed listed_keys(const params &p, int b, int item) 
     return x;
 }
 
-/* Keys of a part of k_list_many: of long lists more, so that few sums are written, of short
-   ones fewer, so that there are enough CTAs, usually 32 for a list. By the list's length alone,
-   so that bits do not depend on the batch. */
+/* Keys of a part of the list, see many_keys; p.list_keys: of a kernel that has equal ones. */
 __device__ __forceinline__ int part_keys(const params &p, int places) {
-    if (p.list_keys) return p.list_keys;
-    const int length = 32 - __clz(max(places - 1, 1));
-    return 1 << min(max(length - MANY_PARTS, (int)MANY_LEAST), (int)MANY_MOST);
+    return p.list_keys ? p.list_keys : many_keys(32 - __clz(max(places - 1, 1)));
 }
 
 /* How many splits a head has; -1: its row has been drawn. */
@@ -5188,7 +5247,7 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
               k = blockIdx.z * 128 + tid % 128;
     const int last = splits_to_join(p, b, head), column = min(k, p.dv - 1);
     if (last < 0) return;
-    const i64 pitch = p.dv + 2;
+    const i64 pitch = p.dv + 2 + p.pad;
     const float *partial = p.partial + ((i64)b * p.heads + head) * p.splits * pitch;
     if (tid == 0) prefetch((const char *)partial);
     /* splits of a quarter at a time: a short list's are dealt evenly */
@@ -5261,7 +5320,7 @@ __global__ void __launch_bounds__(256, 4) k_combine_few(const __grid_constant__ 
     if (head >= p.heads) return;                    /* of a CTA the first warp has one, and waits */
     const int last = splits_to_join(p, b, head), each = p.list_heads ? (last + 3) / 4 : 32;
     if (last < 0) return;
-    const i64 pitch = p.dv + 2;
+    const i64 pitch = p.dv + 2 + p.pad;
     const float *const partial = p.partial + ((i64)b * p.heads + head) * p.splits * pitch;
     wait_for_previous();
     const float top = lane < last ? partial[lane * pitch + p.dv] : MASKED,
@@ -12415,6 +12474,11 @@ k_list(const __grid_constant__ params p) {
     }
 }
 
+/* Where the sums of a part are that is read by many heads; see MANY_PAD. */
+__device__ __forceinline__ float *many_sums(const params &p, int b, int head, int part) {
+    return p.partial + (((i64)b * p.heads + head) * p.splits + part) * (p.dv + 2 + MANY_PAD);
+}
+
 /* For rows of more than 256 and up to 576 features, such as MLA's, for up to 64 query heads at
    once; K, V and q of one type of 16 bits.
    Grid: (part of a list x slice of 64 heads, list, batch). A CTA has one part, see part_keys,
@@ -12694,8 +12758,8 @@ __global__ void __launch_bounds__(MANY_WARPS * 32) k_list_many(const __grid_cons
             }
         });
     }
-    float *const out = p.partial + (((i64)b * p.heads + head) * p.splits + part) * (p.dv + 2);
-    const i64 apart = (i64)p.splits * (p.dv + 2);   /* from head to head */
+    float *const out = many_sums(p, b, head, part);
+    const i64 apart = (i64)p.splits * (p.dv + 2 + MANY_PAD);         /* from head to head */
 #pragma unroll
     for (int h = 0; h < MS; h++)
 #pragma unroll
@@ -12716,6 +12780,369 @@ __global__ void __launch_bounds__(MANY_WARPS * 32) k_list_many(const __grid_cons
             out[of * apart + p.dv] = top[e];
             out[of * apart + p.dv + 1] = den[e];
         }
+}
+
+#if HAS_WARPGROUPS
+/* What the groups of k_list_groups have alike. */
+struct group_work {
+    unsigned tiles;                                 /* q; behind it the slots */
+    int b, kv, head, heads;
+    int own, ctas, keys;                            /* every ctas'th part from its own on; keys of one */
+    /* Rows are the heads, or, of up to 32 heads, each of them twice, in rows 8 apart that a
+       lane has both of, so that the two parts of a weight are in one product. */
+    bool twice;
+
+    __device__ __forceinline__ int head_of_row(int row) const {
+        return twice ? (row >> 4) * 8 + (row & 7) : row;
+    }
+    __device__ __forceinline__ bool has_row(int row) const {          /* whose results are to be written */
+        return head_of_row(row) < heads && !(twice && row & 8);
+    }
+};
+/* A barrier in shared memory; a block's slot and the parity of its barriers. */
+__device__ __forceinline__ unsigned barrier_of(const u64 &x) {
+    return (unsigned)__cvta_generic_to_shared(&x);
+}
+struct group_slot {
+    int slot;
+    unsigned phase;
+    __device__ __forceinline__ void advance() { if (++slot == GROUP_SLOTS) { slot = 0; phase ^= 1u; } }
+};
+/* By one lane for its warp. */
+__device__ __forceinline__ void arrive_warp(const u64 &x) {
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0) barrier_arrive(barrier_of(x));
+}
+
+/* The first group: K's rows, by lines of 128 bytes that lie in tiles of 64 features. */
+__device__ __forceinline__ void send_blocks(const params &p, const group_work &g, list_groups_memory &s) {
+    enum { EACH = GROUP_KEYS / 4, FOUND = 32 / EACH };
+    const listed &x = s.list;
+    const int lane = threadIdx.x & 31, warp = this_warp(), of = lane / EACH, place = lane - EACH * of,
+              piece = lane & 7;
+    group_slot at = { 0, 1 };                       /* the parity before anything is in a slot */
+    for (int from = g.keys * g.own; from < x.all; from += g.keys * g.ctas) {
+        const int to = min(from + g.keys, x.all);
+        int mine = from + GROUP_KEYS * of + EACH * warp + place, turn = 0;
+        raw_entry next = load_entry(p, x.keys, x.weights, mine);
+        listed_key own = { -1, NO_ROW, NO_ROW, MASKED };
+#pragma unroll 1
+        for (int first = from; first < to; first += GROUP_KEYS, at.advance()) {
+            if (turn == 0) {                        /* a lane's keys of FOUND blocks at a time */
+                own = find_listed(p, x, g.b, g.kv, mine < to ? mine : x.all, next);
+                mine += FOUND * GROUP_KEYS;
+                next = load_entry(p, x.keys, x.weights, mine);
+            }
+            barrier_wait(barrier_of(s.empty[at.slot]), at.phase);
+            if (of == turn) {
+                s.bias[at.slot][EACH * warp + place] = own.bias;
+                s.key[at.slot][EACH * warp + place] = own.key;
+            }
+            const bool has_bias = __any_sync(FULL, of == turn && own.bias != 0.0f);
+            if (lane == 0) s.has_bias[at.slot][warp] = has_bias;
+#pragma unroll 1
+            for (int i = 0; i < EACH; i += 4) {     /* eight lanes a row */
+                const int row = EACH * warp + i + lane / 8;
+                const i64 k = __shfl_sync(FULL, own.k, EACH * turn + i + lane / 8);
+                const char *const source = p.k + (k == NO_ROW ? 0 : k) + 16 * piece;
+                const int have = k == NO_ROW ? 0 : 2 * p.d - 16 * piece;
+                const unsigned line = g.tiles + GROUP_RING + (unsigned)(at.slot * GROUP_SLOT + row * 128)
+                                    + 16u * (unsigned)(piece ^ (row & 7));
+#pragma unroll
+                for (int t = 0; t < GROUP_TILES; t++)
+                    if (64 * t < p.d)
+                        copy16_or_zero_at(line + (unsigned)(t * GROUP_TILE), source + 128 * t,
+                                          128 * t < have);
+            }
+            barrier_after_copies(barrier_of(s.full[at.slot]));
+            arrive_warp(s.full[at.slot]);           /* for bias and key */
+            if (++turn == FOUND) turn = 0;
+        }
+    }
+}
+
+/* The second group. Its q: the first tiles as a lane's registers of the left side, the others
+   in shared memory. */
+template <int STEPS>
+__device__ __forceinline__ void load_group_query(const params &p, const group_work &g, unsigned (*q)[4]) {
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3, m = this_warp() & 3;
+    const char *const rows = p.q + g.b * p.q_stride[0] + p.q_index * p.q_stride[1] + g.head * p.q_stride[2];
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const int of = g.head_of_row(16 * m + r + 8 * (k & 1));
+        const char *const row = rows + of * p.q_stride[2] + 16 * (k >> 1) + 4 * c;
+#pragma unroll
+        for (int i = 0; i < STEPS; i++) q[i][k] = of < g.heads ? *(const unsigned *)(row + 32 * i) : 0;
+    }
+#pragma unroll 1
+    for (int i = (int)threadIdx.x & 127; i < MANY_HEADS * 8; i += 128) {      /* pieces of a tile */
+        const int row = i >> 3, piece = i & 7, of = g.head_of_row(row);
+        const char *const from = rows + (of < g.heads ? of : 0) * p.q_stride[2] + 16 * piece;
+#pragma unroll
+        for (int t = GROUP_OWN; t < GROUP_TILES; t++)
+            if (64 * t < p.d)
+                copy16_or_zero_at(g.tiles + (unsigned)((t - GROUP_OWN) * GROUP_LINES + row * 128
+                                                       + 16 * (piece ^ (row & 7))),
+                                  from + 128 * t, of < g.heads && 64 * t + 8 * piece < p.d);
+    }
+    copy_commit();
+    copy_wait<0>();
+    fence_tensor_cores();
+    barrier_among(1, 128);
+}
+
+/* Products that are to be more than scaled: soft cap, ALiBi, weights of the list, keys that do
+   not count. y: of a lane's rows and keys. */
+template <int KEY_TILES>
+__device__ __forceinline__ void finish_group_scores(const params &p, const group_work &g,
+                                                    const list_groups_memory &s, int slot, float scale,
+                                                    float (*y)[4]) {
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3, m = this_warp() & 3;
+    const bool extra = p.soft_cap > 0.0f || p.slopes;
+#pragma unroll
+    for (int n = 0; n < KEY_TILES; n++) {
+        const float2 bias = *(const float2 *)&s.bias[slot][8 * n + 2 * c];
+        const int2 key = *(const int2 *)&s.key[slot][8 * n + 2 * c];
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const int of = g.head_of_row(16 * m + r + 8 * (k >> 1));
+            const float own = k & 1 ? bias.y : bias.x;
+            float z = y[n][k] * scale;
+            if (p.soft_cap > 0.0f) z = quick_cap(z, p.soft_cap, p.quick_per_cap);
+            if (p.slopes && of < g.heads)
+                z += p.slopes[g.head + of] * (float)((k & 1 ? key.y : key.x) - s.list.position);
+            if (extra) z *= LOG2E;
+            z += own;
+            y[n][k] = own < MASK_LIMIT || z < MASK_LIMIT ? MASKED : z;
+        }
+    }
+}
+
+template <typename T>
+__device__ __forceinline__ void weigh_blocks(const params &p, const group_work &g, list_groups_memory &s) {
+    enum { KEY_TILES = GROUP_KEYS / 8, STEPS = 4 * GROUP_OWN };
+    const int lane = threadIdx.x & 31, m = this_warp() & 3, r = lane >> 2, c = lane & 3;
+    const bool finishes = p.soft_cap > 0.0f || p.slopes || !(p.scale > 0.0f);
+    const float bits = weight_bits_of(T()), shift = bits > 0.0f ? bits - MANY_SLACK : 0.0f;
+    const float scale = p.scale * (p.soft_cap > 0.0f || p.slopes ? 1.0f : LOG2E);
+    unsigned q[STEPS][4];
+    load_group_query<STEPS>(p, g, q);
+    const u64 q_lines = lines_at(g.tiles);
+    group_slot at = { 0, 0 };
+    unsigned turn = 0;
+    for (int part = g.own; part * g.keys < s.list.all; part += g.ctas) {
+        float top[2] = { MASKED, MASKED }, den[2] = { 0.0f, 0.0f };
+        const int to = min((part + 1) * g.keys, s.list.all);
+#pragma unroll 1
+        for (int first = part * g.keys; first < to; first += GROUP_KEYS, at.advance()) {
+            float y[KEY_TILES][4];
+            const u64 k_lines = lines_at(g.tiles + GROUP_RING + (unsigned)(at.slot * GROUP_SLOT));
+            barrier_wait(barrier_of(s.full[at.slot]), at.phase);
+            fence_tensor_cores();
+            products_begin();
+#pragma unroll
+            for (int i = 0; i < STEPS; i++)
+                products(y, q[i], k_lines + (u64)((i >> 2) * GROUP_TILE + (i & 3) * 32 >> 4), i, T());
+#pragma unroll
+            for (int t = GROUP_OWN; t < GROUP_TILES; t++)
+                if (64 * t < p.d)
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        products(y, q_lines + (u64)((t - GROUP_OWN) * GROUP_LINES + i * 32 >> 4),
+                                 k_lines + (u64)(t * GROUP_TILE + i * 32 >> 4), 1, T());
+            products_commit();
+            products_wait<0>();
+            products_are(y);
+            arrive_warp(s.scored);
+            const int4 has_bias = *(const int4 *)s.has_bias[at.slot];
+            float factor = scale, most[2] = { MASKED, MASKED }, keep[2], zero[2];
+            if (finishes || (has_bias.x | has_bias.y | has_bias.z | has_bias.w)) {
+                finish_group_scores<KEY_TILES>(p, g, s, at.slot, scale, y);
+                factor = 1.0f;
+            }
+#pragma unroll
+            for (int n = 0; n < KEY_TILES; n++)
+#pragma unroll
+                for (int k = 0; k < 4; k++) most[k >> 1] = fmaxf(most[k >> 1], y[n][k]);
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], 1));
+                most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], 2));
+                if (most[e] > MASK_LIMIT) most[e] *= factor;
+                const float now = most[e] > top[e] + MANY_SLACK ? most[e] : top[e];
+                keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - now);
+                zero[e] = (now < MASK_LIMIT ? 0.0f : now) - shift;
+                top[e] = now;
+                den[e] *= keep[e];
+            }
+            uint4 w[2][KEY_TILES / 2];
+#pragma unroll
+            for (int i = 0; i < KEY_TILES / 2; i++) {
+                unsigned high[4], low[4];
+#pragma unroll
+                for (int k = 0; k < 4; k++) {       /* as in a left side: row, row + 8; 8 keys on */
+                    float *const z = &y[2 * i + (k >> 1)][2 * (k & 1)];
+                    z[0] = pow2(fmaf(z[0], factor, -zero[k & 1]));
+                    z[1] = pow2(fmaf(z[1], factor, -zero[k & 1]));
+                    den[k & 1] += z[0] + z[1];
+                    high[k] = pack(z[0], z[1], T());
+                    const float2 first_part = unpack_pair(*(const typename pair_of<T>::type *)&high[k]);
+                    low[k] = pack(z[0] - first_part.x, z[1] - first_part.y, T());
+                }
+                w[0][i] = g.twice ? make_uint4(high[0], low[1], high[2], low[3])
+                                  : make_uint4(high[0], high[1], high[2], high[3]);
+                w[1][i] = make_uint4(low[0], low[1], low[2], low[3]);
+            }
+            barrier_wait(barrier_of(s.taken), turn ^ 1u);             /* the ones before */
+            const bool changes = __any_sync(FULL, keep[0] != 1.0f || keep[1] != 1.0f);
+            if (lane == 0) s.changes[m] = changes;
+            if (c == 0) {
+                s.keep[16 * m + r] = keep[0];
+                s.keep[16 * m + r + 8] = keep[1];
+            }
+#pragma unroll
+            for (int i = 0; i < KEY_TILES / 2; i++) {
+                s.weight[0][m][i][lane] = w[0][i];
+                if (!g.twice) s.weight[1][m][i][lane] = w[1][i];
+            }
+            arrive_warp(s.weighed);
+            turn ^= 1u;
+        }
+        if ((part + g.ctas) * g.keys >= s.list.all) arrive_warp(s.scored);            /* there is no more */
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            den[e] += __shfl_xor_sync(FULL, den[e], 1);
+            den[e] += __shfl_xor_sync(FULL, den[e], 2);
+            const int row = 16 * m + r + 8 * e;
+            if (c != 0 || !g.has_row(row)) continue;
+            float *const out = many_sums(p, g.b, g.head + g.head_of_row(row), part) + p.dv;
+            out[0] = top[e];
+            out[1] = den[e] * pow2(-shift);
+        }
+    }
+}
+
+/* The others: 256 columns of V each. */
+template <typename T>
+__device__ __forceinline__ void add_group_values(const params &p, const group_work &g,
+                                                 list_groups_memory &s) {
+    const int lane = threadIdx.x & 31, group = (this_warp() >> 2) - 2, m = this_warp() & 3, r = lane >> 2,
+              c = lane & 3;
+    const float bits = weight_bits_of(T()), unscale = pow2(bits > 0.0f ? MANY_SLACK - bits : 0.0f);
+    float acc[2][16][4];                            /* of each 128 columns */
+    group_slot at = { 0, 0 };
+    unsigned turn = 0;
+    for (int part = g.own; part * g.keys < s.list.all; part += g.ctas) {
+        const int to = min((part + 1) * g.keys, s.list.all);
+#pragma unroll
+        for (int i = 0; i < 128; i++) acc[i / 64][i / 4 % 16][i % 4] = 0.0f;
+#pragma unroll 1
+        for (int first = part * g.keys; first < to; first += GROUP_KEYS, at.advance()) {
+            const u64 v = columns_at(g.tiles + GROUP_RING
+                                         + (unsigned)(at.slot * GROUP_SLOT + 4 * group * GROUP_TILE),
+                                     GROUP_TILE);
+            barrier_wait(barrier_of(s.full[at.slot]), at.phase);
+            barrier_wait(barrier_of(s.weighed), turn);
+            if (s.changes[m]) {
+                const float keep[2] = { s.keep[16 * m + r], s.keep[16 * m + r + 8] };
+#pragma unroll
+                for (int i = 0; i < 128; i++) acc[i / 64][i / 4 % 16][i % 4] *= keep[i % 4 >> 1];
+            }
+            barrier_wait(barrier_of(s.scored), turn ^ 1u);            /* the next block */
+            fence_tensor_cores();
+#pragma unroll 1
+            for (int part_of = g.twice ? 0 : 1; part_of >= 0; part_of--) {
+                uint4 w[GROUP_KEYS / 16];
+#pragma unroll
+                for (int i = 0; i < GROUP_KEYS / 16; i++) w[i] = s.weight[part_of][m][i][lane];
+                if (part_of == 0) arrive_warp(s.taken);
+                products_begin();
+#pragma unroll
+                for (int i = 0; i < GROUP_KEYS / 16; i++) {
+                    const unsigned a[4] = { w[i].x, w[i].y, w[i].z, w[i].w };
+#pragma unroll
+                    for (int h = 0; h < 2; h++)
+                        products(acc[h], a, v + (u64)(h * 2 * GROUP_TILE + i * 16 * 128 >> 4), T());
+                }
+                products_commit();
+                products_wait<0>();
+                products_are(acc[0]);
+                products_are(acc[1]);
+            }
+            arrive_warp(s.empty[at.slot]);
+            turn ^= 1u;
+        }
+        const int column = 256 * group + 2 * c;
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int row = 16 * m + r + 8 * e;
+            if (!g.has_row(row)) continue;
+            float *const out = many_sums(p, g.b, g.head + g.head_of_row(row), part) + column;
+#pragma unroll
+            for (int n = 0; n < 32; n++) {
+                const float (&own)[4] = acc[n / 16][n % 16];
+                const float x = own[2 * e] + (g.twice ? own[2] : 0.0f),
+                            y = own[2 * e + 1] + (g.twice ? own[3] : 0.0f);
+                if (column + 8 * n < p.dv) *(float2 *)(out + 8 * n) = make_float2(x * unscale, y * unscale);
+            }
+        }
+    }
+}
+#endif
+
+/* The same where V's rows begin where K's do, for sm_90a: the tensor cores read shared memory
+   themselves. Grid: (CTA of a list x slice of 64 heads, list, batch); a CTA has every
+   (gridDim.x / p.slices)'th part. Four groups of 4 warps: one copies K's rows, in blocks of 48
+   keys; one has the scores and weights; two add up 256 columns of V each, of all heads, while
+   the next block's weights are made.
+   A block's scores come before the values of the one before it on the tensor cores: else both
+   would be late, and the weights with them.
+   Reads K once for each slice, writes as k_list_many.
+   Barriers: full and empty for each slot; that a block's scores, and its weights, are there,
+   and that these have been taken. Copies arrive by themselves. */
+__global__ void __launch_bounds__(GROUP_THREADS, 1) k_list_groups(const __grid_constant__ params p) {
+#if HAS_WARPGROUPS
+    DYNAMIC_SHARED(slots);                          /* GROUP_BYTES */
+    SHARED(s, list_groups_memory);
+    const int group = this_warp() / 4, item = (int)blockIdx.y, working = p.dv > 256 ? 2 : 1;
+    group_work g;
+    g.tiles = ((unsigned)__cvta_generic_to_shared(slots) + 1023u) & ~1023u;
+    g.own = (int)p.by_slices.quotient(blockIdx.x);
+    g.ctas = (int)p.by_slices.quotient(gridDim.x);
+    const int slice = (int)blockIdx.x - g.own * p.slices;
+    g.b = (int)blockIdx.z;
+    g.head = item * p.list_heads + slice * MANY_HEADS;
+    g.heads = min(p.list_heads - slice * MANY_HEADS, (int)MANY_HEADS);
+    g.kv = (int)p.by_group.quotient((unsigned)g.head);
+    g.twice = g.heads <= MANY_HEADS / 2;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < GROUP_SLOTS; i++) {
+            barrier_make_for(barrier_of(s.full[i]), 128 + 4);
+            barrier_make_for(barrier_of(s.empty[i]), 4 * working);
+        }
+        barrier_make_for(barrier_of(s.scored), 4);
+        barrier_make_for(barrier_of(s.weighed), 4);
+        barrier_make_for(barrier_of(s.taken), 4 * working);
+    }
+    barriers_are_made();
+    wait_for_previous();
+    if (threadIdx.x == 0) s.list = listed_keys(p, g.b, item);
+    __syncthreads();
+    launch_dependents();
+    g.keys = part_keys(p, s.list.all);
+    if (group == 0) {
+        fewer_registers<48>();
+        send_blocks(p, g, s);
+    } else if (group == 1) {
+        more_registers<128>();
+        if (p.k_type == SANTA_F16) weigh_blocks<__half>(p, g, s);
+        else weigh_blocks<__nv_bfloat16>(p, g, s);
+    } else if (group - 2 < working) {
+        more_registers<168>();
+        if (p.k_type == SANTA_F16) add_group_values<__half>(p, g, s);
+        else add_group_values<__nv_bfloat16>(p, g, s);
+    }
+#endif
 }
 
 /* What k_list does not take: any type, stride and width, see k_dense_plain; scales of rows.
@@ -17097,7 +17524,8 @@ santa_status measure_exact(const santa_problem *problem, geometry *g) {
 
 void arrange_exact(const geometry &g, santa_stash, layout *l) {
     const size_t rows = (size_t)(g.batch * g.heads);
-    l->partial = add_part(l, saturating(rows, (size_t)g.splits), ((size_t)g.dv + 2) * sizeof(float));
+    const size_t floats = (size_t)g.dv + 2 + (g.has_many ? MANY_PAD : 0);
+    l->partial = add_part(l, saturating(rows, (size_t)g.splits), floats * sizeof(float));
     if (g.has_firsts) l->ranges = add_part(l, (size_t)(g.batch * g.kv_heads), sizeof(list_range));
 }
 
@@ -17182,7 +17610,7 @@ template <typename K, int C, bool PAIRS> cudaError_t launch_dense(call &c) {
     const int smaller = PAIRS || ring<K, C>::STEPS == 1 ? 0 : eight_bits<K> ? 1 : SMALLER;
     const dim3 grid = grid_of({ c.g.dense_splits[smaller], c.g.kv_heads * slices, c.g.batch });
     const int threads = SCORE_WARPS * 32;
-    const size_t bytes = dense_memory<K, C>::BYTES;
+    const size_t bytes = dense_memory<K, C, PAIRS>::BYTES;
     c.p.slices = (int)slices;
     c.p.by_slices = divide_by((unsigned)slices);
     c.p.short_keys = (smaller > 0 ? SHORT_KEYS : 0) | (smaller > 1 ? HALF_KEYS : 0) << 16;
@@ -17197,7 +17625,7 @@ template <typename K, int C, bool PAIRS> cudaError_t launch_dense(call &c) {
         if (c.joined)
             return launch_large<k_dense<K, C, false, false, true>>(c, grid, threads, bytes, second,
                                                                    (int)grid.x);
-    if constexpr (has_no_table<K, C>)
+    if constexpr (has_no_table<K, C> && !(PAIRS && C == 8))          /* that is one instance for both */
         if (no_table)
             return launch_large<k_dense<K, C, false, PAIRS, false>>(c, grid, threads, bytes, second);
     typedef typename with_table<K, C>::type any;
@@ -17433,7 +17861,7 @@ cudaError_t launch_exact(call &c) {
             typedef typename decltype(key)::type K;
             return with_chunks(p.d > p.dv ? p.d : p.dv, [&](auto chunks) {
                 enum { C = decltype(chunks)::value };
-                if constexpr (C == 4 && !eight_bits<K>)
+                if constexpr (C >= 4 && !eight_bits<K>)
                     if (p.q_slices > 1 && !scaled) return launch_dense<K, C, true>(c);
                 if constexpr (!may_have_scales<K, C>)
                     if (scaled) return launch_dense<K, 4, false>(c);
@@ -17526,11 +17954,14 @@ bool suits_lists(const call &c) {
         && !is_scaled(c.a);
 }
 
-/* The most parts of lists of up to `most` keys, see part_keys. */
+/* The most parts of lists of up to `most` keys: those of that many, or of all that have shorter
+   parts. */
 i64 many_parts_of(i64 most) {
-    const i64 few = ceil_div(most, (i64)1 << MANY_LEAST), many = ceil_div(most, (i64)1 << MANY_MOST),
-              usual = (i64)1 << MANY_PARTS;
-    return few < usual ? few : many > usual ? many : usual;
+    int bits = 0;
+    while ((i64)1 << bits < most) bits++;
+    const i64 parts = ceil_div(most, (i64)many_keys(bits)),
+              before = bits ? ceil_div((i64)1 << (bits - 1), (i64)many_keys(bits - 1)) : 0;
+    return parts < before ? before : parts;
 }
 
 /* Where k_list_many is to be. */
@@ -17567,8 +17998,33 @@ bool suits_many(const call &c) {
         && many_slots_of(c) >= 2;
 }
 
+/* CTAs of a list, each with an equal share of its parts, so that the last one of `lists` ends
+   soonest; a CTA's begin and end take as long as so many keys. */
+i64 ctas_of_lists(i64 lists, i64 parts, i64 keys, i64 multiprocessors) {
+    i64 best = 1, least = INT64_MAX;
+    for (i64 n = 1; n <= parts && n <= 2 * multiprocessors; n++) {
+        const i64 time = ceil_div(lists * n, multiprocessors) * (ceil_div(parts, n) * keys + GROUP_START);
+        if (time < least) { least = time; best = n; }
+    }
+    return best;
+}
+/* Whether k_list_groups is there, and takes it. */
+bool suits_groups(const call &c) {
+    cudaFuncAttributes compiled = {};
+    if (c.card.major != 9 || v_inside_of(c.a) != 0 || c.p.d < 64 * GROUP_OWN) return false;
+    return cudaFuncGetAttributes(&compiled, (const void *)k_list_groups) == cudaSuccess
+        && compiled.numRegs > 64;                   /* else it is empty */
+}
+
 cudaError_t launch_many(call &c, bool overlap) {
     params &p = c.p;
+    if (suits_groups(c)) {
+        const i64 lists = (i64)p.slices * (c.g.heads / p.list_heads) * c.g.batch,
+                  keys = ceil_div(c.g.list_most, c.g.many_parts);    /* or somewhat more */
+        const i64 ctas = ctas_of_lists(lists, c.g.many_parts, keys, c.card.multiprocessors);
+        const dim3 grid = grid_of({ ctas * p.slices, c.g.heads / p.list_heads, c.g.batch });
+        return launch_large<k_list_groups>(c, grid, GROUP_THREADS, GROUP_BYTES, overlap);
+    }
     p.k_lead = many_lead(p.d);
     p.k_pitch = many_k_pitch(p.d);
     p.v_pitch = many_v_pitch_of(c);
@@ -17601,6 +18057,7 @@ cudaError_t launch_list(call &c, bool overlap) {
     p.by_group = divide_by((unsigned)p.group);
     p.splits = (int)c.g.splits;
     p.list_keys = many ? 0 : (int)c.g.list_keys;
+    p.pad = many ? MANY_PAD : 0;
     /* with more lists most CTAs start when they are there, and where the window begins is a
        trip more */
     p.list_early = fast && p.pieces && c.g.batch * c.g.kv_heads * MOST_CLUSTER <= c.card.multiprocessors;

@@ -2,11 +2,12 @@
      mkdir -p build
      nvcc -std=c++17 -O3 -arch=native bench/bench_cuda.cu santa_cuda.cu -o build/bench_cuda
      build/bench_cuda [--quick] [--saap | --vattention | --prefill | --dense | --copies |
-                      --lists] [--csv FILE]
+                      --lists | --latent] [--csv FILE]
                       with a method: its rows alone; --copies: what draws from a copy of K;
                       --lists: a caller's lists of keys, against reading as many bytes;
                       --dense: dense and prop 128 of every type and of more shapes, against
-                      reading K and V once and K once
+                      reading K and V once and K once;
+                      --latent: MLA's rows
    Protocol (appendix R of the SANTA paper, with graph replay so that launch cost on the host is
    out): before each sample a 512 MB buffer is read and written (cold, dirty L2); 10 warm-up and
    40 timed replays of a captured call between two events; median. Ratios are of calls timed in
@@ -929,7 +930,7 @@ static void bench_lists(timer &t, int batch, int n, int most, int runs, FILE *cs
 
 int main(int argc, char **argv) {
     bool quick = false, only_routed = false, only_adaptive = false, prefill = false,
-         dense = false, only_copies = false, lists = false;
+         dense = false, only_copies = false, lists = false, latent = false;
     FILE *csv = nullptr;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--quick")) quick = true;
@@ -939,6 +940,7 @@ int main(int argc, char **argv) {
         else if (!strcmp(argv[i], "--vattention")) only_adaptive = true;
         else if (!strcmp(argv[i], "--copies")) only_copies = true;
         else if (!strcmp(argv[i], "--lists")) lists = true;
+        else if (!strcmp(argv[i], "--latent")) latent = true;
         else if (!strcmp(argv[i], "--csv") && i + 1 < argc) {
             if (!(csv = fopen(argv[++i], "w"))) {
                 perror(argv[i]);
@@ -947,11 +949,11 @@ int main(int argc, char **argv) {
         } else {
             const bool help = !strcmp(argv[i], "--help");
             fprintf(help ? stdout : stderr, "usage: %s [--quick] [--saap | --vattention | --prefill | "
-                    "--dense | --copies | --lists] [--csv FILE]\n", argv[0]);
+                    "--dense | --copies | --lists | --latent] [--csv FILE]\n", argv[0]);
             return !help;
         }
     }
-    if (only_routed + prefill + dense + only_adaptive + only_copies + lists > 1) {
+    if (only_routed + prefill + dense + only_adaptive + only_copies + lists + latent > 1) {
         fprintf(stderr, "%s: one table at a time\n", argv[0]);
         return 1;
     }
@@ -982,12 +984,19 @@ int main(int argc, char **argv) {
         for (const auto &x : shapes)
             for (const santa_dtype type : { SANTA_BF16, SANTA_E4M3 })
                 bench_dense(t, x.batch, x.n, { type, 128, 4, SANTA_BF16 }, quick ? 20 : 40, csv);
-        const struct { int batch, n, heads, most; } latent[]
-            = { { 1, 32768, 128, 0 },  { 1, 131072, 128, 0 }, { 8, 8192, 128, 0 }, { 8, 32768, 128, 0 },
-                { 32, 8192, 128, 0 },  { 8, 32768, 64, 0 },   { 8, 32768, 16, 0 }, { 1, 32768, 128, 2048 },
-                { 32, 32768, 128, 2048 } };
-        for (const auto &x : latent)
-            bench_latent(t, x.batch, x.n, x.heads, x.most, quick ? 20 : 40, csv);
+        if (csv) fclose(csv);
+        return 0;
+    }
+    if (latent) {
+        if (csv) fprintf(csv, "type,batch,context,head_dim,heads,method,us,floor_us,tb_per_s,over_floor\n");
+        const struct { int batch, n, heads, most; } rows[]
+            = { { 1, 8192, 128, 0 },     { 1, 32768, 128, 0 },     { 1, 131072, 128, 0 },
+                { 8, 8192, 128, 0 },     { 8, 32768, 128, 0 },     { 32, 8192, 128, 0 },
+                { 128, 4096, 128, 0 },   { 8, 32768, 64, 0 },      { 8, 32768, 32, 0 },
+                { 1, 32768, 16, 0 },     { 8, 32768, 16, 0 },      { 64, 8192, 16, 0 },
+                { 1, 32768, 128, 2048 }, { 8, 32768, 128, 2048 },  { 32, 32768, 128, 2048 },
+                { 32, 32768, 16, 2048 }, { 128, 16384, 128, 2048 } };
+        for (const auto &x : rows) bench_latent(t, x.batch, x.n, x.heads, x.most, quick ? 20 : 40, csv);
         if (csv) fclose(csv);
         return 0;
     }

@@ -181,9 +181,17 @@ static int64_t dense_splits(const santa_attention &a, int64_t most, int smaller 
     return room;
 }
 
-/* Parts of k_list_many: 128 keys of up to 4,096, 2,048 of more than 65,536, else 32 of them. */
+/* Parts of k_list_many and k_list_groups: the most of any list of up to so many keys. */
 static int64_t many_parts(int64_t keys) {
-    return keys <= 4096 ? over(keys, 128) : keys <= 65536 ? 32 : over(keys, 2048);
+    const struct { int64_t most, size; } kinds[] = {{512, 128},   {1024, 192},   {2048, 256},
+                                                    {4096, 384},  {8192, 512},   {16384, 768},
+                                                    {32768, 1024}, {65536, 1536}, {INT64_MAX, 2048}};
+    int64_t parts = 0;
+    for (const auto &kind : kinds) {
+        parts = std::max(parts, over(std::min(keys, kind.most), kind.size));
+        if (keys <= kind.most) break;
+    }
+    return parts;
 }
 /* Whether that takes K and V, but for how they lie. */
 static bool is_many(const santa_attention &a) {
@@ -393,8 +401,9 @@ static void check_digits(const params &p, const std::string &name) {
 
 /* e5m2, e4m3 of head_dims other than 128, and rows with scales, go by the kernels with a table,
    if there is one or not. */
-static const char *by_pages(const santa_attention &a, int C, bool scaled) {
-    const bool shares = a.k.dtype == SANTA_E5M2 || (is_eight(a.k.dtype) && C != 4) || scaled;
+static const char *by_pages(const santa_attention &a, int C, bool scaled, bool pairs = false) {
+    const bool shares = a.k.dtype == SANTA_E5M2 || (is_eight(a.k.dtype) && C != 4) || scaled
+                     || (pairs && C == 8);
     return a.block_table || shares ? "true" : "false";
 }
 
@@ -410,19 +419,41 @@ static void check_combine(const problem &x, const standin_launch &l, const param
     const bool many = heads * batch * pieces > standin.card->multiprocessors,
                few = p.splits <= 8 || (p.splits <= 32 && many);
     CHECK_MSG(name == (few ? "k_combine_few" : "k_combine"), "%s for %d splits", name.c_str(), p.splits);
+    CHECK_MSG(p.pad == (p.list_heads && !p.list_keys ? 6 : 0), "%s: sums are %d floats apart", name.c_str(),
+              p.pad);
     check_grid(l, few ? over(heads, 8) : heads, batch, pieces, name);
 }
 
 /* Rows of 16 bits and more than 256 numbers, of lists of up to `most` keys. */
+static bool is_many_name(const std::string &name) {
+    return name == "k_list_many" || name == "k_list_groups";
+}
 static void check_many(const problem &x, const standin_launch &l, const params &p, int64_t most,
                        const std::string &name) {
     const santa_attention &a = x.a;
-    const int64_t d = p.d, dv = p.dv, slices = over(p.list_heads, 64);
+    const int64_t d = p.d, dv = p.dv, slices = over(p.list_heads, 64), parts = many_parts(most),
+                  lists = p.heads / p.list_heads * a.q.shape[0];
     CHECK_MSG(is_many(a) && in_pieces(a.q) && in_pieces(a.k) && in_pieces(a.v),
               "%s: q, K or V does not suit", name.c_str());
     const int64_t lead = 2 * over(d, 64), on = (char *)a.v.data - (char *)a.k.data;
     const bool inside = on >= 0 && on % 16 == 0 && on + 2 * dv <= 2 * d
                         && !memcmp(a.v.stride, a.k.stride, 3 * sizeof a.k.stride[0]);
+    CHECK_MSG(p.slices == slices && divides_by(p.by_slices, slices) && p.list_keys == 0 && p.pad == 6
+                  && p.splits >= parts,
+              "%s: slices, splits", name.c_str());
+    const bool groups = standin.card->major == 9 && standin.warpgroups && inside && on == 0 && d >= 256;
+    CHECK_MSG(name == (groups ? "k_list_groups" : "k_list_many"), "%s", name.c_str());
+    if (groups) {
+        const int64_t ctas = l.grid.x / slices;
+        const auto time = [&](int64_t n) {
+            return over(lists * slices * n, standin.card->multiprocessors)
+                 * (over(parts, n) * over(most, parts) + 192);
+        };
+        for (int64_t n = 1; n <= std::min(parts, 2 * (int64_t)standin.card->multiprocessors); n++)
+            CHECK(time(ctas) <= time(n));
+        CHECK(l.dynamic + sizeof(list_groups_memory) <= 227 * 1024);
+        return check_grid(l, ctas * slices, p.heads / p.list_heads, a.q.shape[0], name);
+    }
     CHECK_MSG(p.k_lead == lead && p.k_pitch == 64 * lead + 16, "%s: K's rows",
               name.c_str());
     CHECK_MSG(inside ? p.v_pitch == 0 && p.v_inside == on : p.v_pitch == over(2 * dv, 128) * 128 + 16,
@@ -431,16 +462,13 @@ static void check_many(const problem &x, const standin_launch &l, const params &
                   && l.dynamic >= (uint64_t)(p.many_slots * 32 * (p.k_pitch + p.v_pitch))
                   && l.dynamic <= (uint64_t)standin.card->shared,
               "%s: %d slots", name.c_str(), p.many_slots);
-    CHECK_MSG(p.slices == slices && divides_by(p.by_slices, slices) && p.list_keys == 0
-                  && p.splits >= many_parts(most),
-              "%s: slices, splits", name.c_str());
-    check_grid(l, many_parts(most) * slices, p.heads / p.list_heads, a.q.shape[0], name);
+    check_grid(l, parts * slices, p.heads / p.list_heads, a.q.shape[0], name);
 }
 
 static void check_dense(const problem &x, const standin_launch &l, const params &p,
                         const std::string &name) {
     const santa_attention &a = x.a;
-    if (name == "k_list_many") {
+    if (is_many_name(name)) {
         CHECK(p.lists_all && p.list_heads == p.group && !p.list && !p.list_lens && !p.list_weights
               && !p.list_ranges && p.list_most == 0 && !p.is_short);
         return check_many(x, l, p, p.capacity, name);
@@ -460,11 +488,11 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
         check_stream(x, p, type, C, paged, name);
         slices = stream_slices(p);
         const bool scaled = a.k_scales.data || a.v_scales.data,
-                   two = slices > 1 && C == 4 && !is_eight(a.k.dtype) && !scaled;
+                   two = slices > 1 && C >= 4 && !is_eight(a.k.dtype) && !scaled;
         CHECK_MSG(!scaled || a.k.dtype != SANTA_E4M3 || C != 2, "%s: scales", name.c_str());
         if (two) slices = over(slices, 2);
         CHECK_MSG(!strcmp(pairs, two ? "true" : "false"), "%s: pairs", name.c_str());
-        CHECK_MSG(!strcmp(paged, by_pages(a, C, scaled)), "%s: pages", name.c_str());
+        CHECK_MSG(!strcmp(paged, by_pages(a, C, scaled, two)), "%s: pages", name.c_str());
         CHECK_MSG(a.v.dtype == a.k.dtype && in_pieces(a.v) && dv <= 32 * C
                       && dv % (is_eight(a.k.dtype) ? 16 : 8) == 0,
                   "%s: V does not suit", name.c_str());
@@ -537,7 +565,7 @@ static void check_listed(const problem &x, const standin_launch &l, const params
                   lists = kv_heads * (a.key_list_rows ? a.q.shape[1] : 1),
                   pitch = a.key_list_stride ? a.key_list_stride : a.max_list;
     char type[40];
-    if (name == "k_list_many") {
+    if (is_many_name(name)) {
         check_many(x, l, p, a.max_list, name);
         CHECK(p.list == (const int *)a.key_list + first * pitch && p.list_most == a.max_list
               && !p.lists_all);
@@ -2318,6 +2346,27 @@ static int64_t ask_nothing(void *, int64_t, int64_t, int64_t, const float *, int
     return 0;
 }
 
+/* Rows of K in which V lies: all keys, and lists. */
+static void latents(void) {
+    for (const standin_card &card : standin_cards)
+        for (int warpgroups = 0; warpgroups < 2; warpgroups++)
+            for (int64_t heads : {1, 16, 64, 128, 200})
+                for (int64_t keys : {1, 129, 5000, 32768, 131072})
+                    for (int64_t batch : {1, 7, 100})
+                        for (int64_t on : {0, 8, 64}) {
+                            const sizes s = {batch, 1, heads, 1, keys, 576, 512, 0, SANTA_BF16, NHD};
+                            problem x = make(s, SANTA_DENSE);
+                            for (int i = 0; i < 3; i++) x.a.v.stride[i] = x.a.k.stride[i];
+                            x.a.v.data = (char *)x.a.k.data + 2 * on;
+                            standin.card = &card;
+                            standin.warpgroups = warpgroups;
+                            CHECK_STATUS(run(x), SANTA_OK);
+                            add_lists(&x, keys < 4096 ? keys : 2048, 0);
+                            CHECK_STATUS(run(x), SANTA_OK);
+                        }
+    standin.warpgroups = true;
+}
+
 /* Everything that the choice of a kernel depends on, in all combinations: each compiled one is
    reached. */
 static void every_kernel(void) {
@@ -2439,6 +2488,7 @@ static void every_kernel(void) {
                 x.o.method = SANTA_PROP;
                 CHECK_STATUS(run(x), SANTA_ERR_KEY_LIST_METHOD);
             }
+    latents();
     for (int full = 0; full < 2; full++) {
         problem x = make(SMALL, SANTA_VATTENTION);
         x.o.vattention.guarantee = (santa_guarantee)full;
@@ -2709,6 +2759,7 @@ static void random_calls(void) {
         }
         for (int k = 0; k < 2 && one_in(&r, 4); k++) mutate(&x, &r);
         standin.card = &standin_cards[i % (int)(sizeof standin_cards / sizeof *standin_cards)];
+        standin.warpgroups = one_in(&r, 2);
         if (x.a.q.device == SANTA_CPU && x.a.k.device == SANTA_CPU && x.a.v.device == SANTA_CPU
             && x.a.out.device == SANTA_CPU)
             continue;                                /* mutated into a problem of another backend */

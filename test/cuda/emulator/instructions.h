@@ -644,14 +644,14 @@ struct group_product {
     float (*sum)[4];
     unsigned a[4];
     u64 left, right;
-    bool in_registers, more;
+    bool in_registers, by_columns, more;            /* by_columns: the right side */
     place where;
 };
-template <typename T> void finish_group_product(void **arguments, unsigned) {
+template <typename T, int N> void finish_group_product(void **arguments, unsigned) {
     const group_product &x = *(const group_product *)arguments[0];
     const operand right(x.right, x.where);
     const int row = (int)(state.now->warp % 4) * 16;
-    static float a[16][16], b[16][128], sum[16][128];
+    static float a[16][16], b[16][N], sum[16][N];
     for (int r = 0; r < 16; r++)
         for (int k = 0; k < 16; k++) {
             const group_product &y = *(const group_product *)arguments[r % 8 * 4 + k % 8 / 2];
@@ -659,33 +659,43 @@ template <typename T> void finish_group_product(void **arguments, unsigned) {
                                      : element(operand(x.left, x.where).number(row + r, k), 0, T());
         }
     for (int k = 0; k < 16; k++)
-        for (int j = 0; j < 128; j++)
-            b[k][j] = element(x.in_registers ? right.number(k, j) : right.number(j, k), 0, T());
+        for (int j = 0; j < N; j++)
+            b[k][j] = element(x.by_columns ? right.number(k, j) : right.number(j, k), 0, T());
     for (int l = 0; l < 32; l++)
-        for (int i = 0; i < 64; i++)
+        for (int i = 0; i < N / 2; i++)
             sum[l / 4 + 8 * (i / 2 % 2)][8 * (i / 4) + 2 * (l % 4) + i % 2] =
                 x.more ? ((const group_product *)arguments[l])->sum[i / 4][i % 4] : 0.0f;
     for (int r = 0; r < 16; r++)
         for (int k = 0; k < 16; k++)
-            for (int j = 0; j < 128; j++) sum[r][j] += a[r][k] * b[k][j];
+            for (int j = 0; j < N; j++) sum[r][j] += a[r][k] * b[k][j];
     for (int l = 0; l < 32; l++)
-        for (int i = 0; i < 64; i++)
+        for (int i = 0; i < N / 2; i++)
             ((const group_product *)arguments[l])->sum[i / 4][i % 4] =
                 sum[l / 4 + 8 * (i / 2 % 2)][8 * (i / 4) + 2 * (l % 4) + i % 2];
 }
 }  /* namespace emulated */
 
+namespace emulated {
+template <typename T, int N> void multiply(const group_product &x) {
+    meet(0xffffffffu, (void *)&x, finish_group_product<T, N>, x.where);
+}
+}  /* namespace emulated */
 template<typename T>
 void products(float (&sum)[16][4], unsigned long long a, unsigned long long b, int more, T, CALLER) {
-    emulated::group_product x = {sum, {}, a, b, false, more != 0, HERE("wgmma")};
-    emulated::meet(0xffffffffu, &x, emulated::finish_group_product<T>, x.where);
+    emulated::multiply<T, 128>({sum, {}, a, b, false, false, more != 0, HERE("wgmma")});
 }
 template<typename T>
 void products(float (&sum)[16][4], const unsigned (&a)[4], unsigned long long b, T, CALLER) {
-    emulated::group_product x = {sum, {a[0], a[1], a[2], a[3]}, 0, b, true, true, HERE("wgmma")};
-    emulated::meet(0xffffffffu, &x, emulated::finish_group_product<T>, x.where);
+    emulated::multiply<T, 128>({sum, {a[0], a[1], a[2], a[3]}, 0, b, true, true, true, HERE("wgmma")});
 }
-
+template<typename T>
+void products(float (&sum)[6][4], unsigned long long a, unsigned long long b, int more, T, CALLER) {
+    emulated::multiply<T, 48>({sum, {}, a, b, false, false, more != 0, HERE("wgmma")});
+}
+template<typename T>
+void products(float (&sum)[6][4], const unsigned (&a)[4], unsigned long long b, int more, T, CALLER) {
+    emulated::multiply<T, 48>({sum, {a[0], a[1], a[2], a[3]}, 0, b, true, false, more != 0, HERE("wgmma")});
+}
 #undef HERE
 #undef CALLER
 #endif

@@ -18,6 +18,7 @@
 #include <vector>
 
 #define __device__
+#define __host__
 #define __forceinline__ inline
 
 struct float2 { float x, y; };
