@@ -959,7 +959,7 @@ enum { GROUP_THREADS = 4 * 128, GROUP_START = 192 };                  /* see cta
 struct list_groups_memory {
     uint4 weight[2][MANY_HEADS / 16][GROUP_KEYS / 16][32];            /* as in many_memory, of a block */
     u64 full[GROUP_SLOTS], empty[GROUP_SLOTS];      /* barriers */
-    u64 weighed, taken, scored;                     /* of a block's weights; its scores */
+    u64 weighed, taken, scored;                     /* of a block's weights; the next one's scores */
     float keep[MANY_HEADS];                         /* as in many_memory, of a row of 64 */
     int changes[MANY_HEADS / 16];
     float bias[GROUP_SLOTS][GROUP_KEYS];
@@ -1705,7 +1705,7 @@ __device__ __forceinline__ key_gap gap_of(const params &p, int b) {
     row_range(p, b, p.q_index, 1, r.begin, r.end, r.position);
     r.gap = r.gap_end = r.begin;
     if (!p.first_tokens) return r;
-    const i64 first = padding_of(p, b) + p.first_tokens - (p.context_lens ? p.first_key : 0),
+    const i64 first = padding_of(p, b) + p.first_tokens - p.first_key,
               from = (i64)r.position - p.first_window + 1;
     r.gap = (int)min(max(first, (i64)r.begin), (i64)r.end);
     r.gap_end = (int)max(min(from, (i64)r.end), (i64)r.gap);
@@ -2478,7 +2478,7 @@ __device__ __forceinline__ void write_block(const params &p, int b, int kv, int 
         if (p.stash_type == SANTA_STASH_U8) {
             /* rounded up with the probability of the remainder: unbiased; 16 random bits per
                key, which ranks count from the context's start */
-            const int first = p.ranks && p.context_lens && !p.copied ? p.first_key / BLOCK : 0;
+            const int first = p.ranks && !p.copied ? p.first_key / BLOCK : 0;
             uint4 w = philox(key, (unsigned)((first + block) * 8 + r), random_head(p, head + slot.head),
                              (unsigned)(p.q_index + slot.row), 3);
             const unsigned bits[4] = { w.x, w.y, w.z, w.w };
@@ -12930,6 +12930,7 @@ __device__ __forceinline__ void weigh_blocks(const params &p, const group_work &
     const u64 q_lines = lines_at(g.tiles);
     group_slot at = { 0, 0 };
     unsigned turn = 0;
+    bool begun = false;
     for (int part = g.own; part * g.keys < s.list.all; part += g.ctas) {
         float top[2] = { MASKED, MASKED }, den[2] = { 0.0f, 0.0f };
         const int to = min((part + 1) * g.keys, s.list.all);
@@ -12943,17 +12944,21 @@ __device__ __forceinline__ void weigh_blocks(const params &p, const group_work &
 #pragma unroll
             for (int i = 0; i < STEPS; i++)
                 products(y, q[i], k_lines + (u64)((i >> 2) * GROUP_TILE + (i & 3) * 32 >> 4), i, T());
-#pragma unroll
-            for (int t = GROUP_OWN; t < GROUP_TILES; t++)
-                if (64 * t < p.d)
-#pragma unroll
-                    for (int i = 0; i < 4; i++)
-                        products(y, q_lines + (u64)((t - GROUP_OWN) * GROUP_LINES + i * 32 >> 4),
-                                 k_lines + (u64)(t * GROUP_TILE + i * 32 >> 4), 1, T());
             products_commit();
+            int t = GROUP_OWN;
+#pragma unroll 1
+            do {
+                products_begin();
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    products(y, q_lines + (u64)((t - GROUP_OWN) * GROUP_LINES + i * 32 >> 4),
+                             k_lines + (u64)(t * GROUP_TILE + i * 32 >> 4), 1, T());
+                products_commit();
+            } while (64 * ++t < p.d);
             products_wait<0>();
             products_are(y);
-            arrive_warp(s.scored);
+            if (begun) arrive_warp(s.scored);
+            begun = true;
             const int4 has_bias = *(const int4 *)s.has_bias[at.slot];
             float factor = scale, most[2] = { MASKED, MASKED }, keep[2], zero[2];
             if (finishes || (has_bias.x | has_bias.y | has_bias.z | has_bias.w)) {
@@ -13048,7 +13053,7 @@ __device__ __forceinline__ void add_group_values(const params &p, const group_wo
 #pragma unroll
                 for (int i = 0; i < 128; i++) acc[i / 64][i / 4 % 16][i % 4] *= keep[i % 4 >> 1];
             }
-            barrier_wait(barrier_of(s.scored), turn ^ 1u);            /* the next block */
+            barrier_wait(barrier_of(s.scored), turn);                 /* the next block, or the end */
             fence_tensor_cores();
 #pragma unroll 1
             for (int part_of = g.twice ? 0 : 1; part_of >= 0; part_of--) {
@@ -14509,7 +14514,7 @@ __device__ __forceinline__ void mark_heavy(const params &p, word_memory &s, cons
         const int *const keys = p.va.by_scores ? p.keys + row * p.max_draws
                                                : p.va.index + place * p.va.index_stride;
         const int count = p.va.by_scores ? p.draws[row] : p.va.heavy_tokens,
-                  before = p.va.by_scores || !p.context_lens ? 0 : p.first_key;
+                  before = p.va.by_scores ? 0 : p.first_key;
 #pragma unroll 1
         for (int i = (int)blockIdx.x * CHOOSE + (int)threadIdx.x; i < count; i += CHOOSE * (int)gridDim.x) {
             const i64 key = (i64)keys[i] - before;

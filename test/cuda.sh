@@ -131,13 +131,17 @@ compile_for() {
          -c -o "$work/sm_$1.o" santa_cuda.cu
 }
 
-# What a program takes in, compiled as the README says, for one architecture: the file's size has a limit. Shells
-# count the CPU time of what they ran: user and system of the last line.
+# What a program takes in, compiled as the README says, for one architecture: the file's size has a limit, and the
+# compiler has nothing to say, ptxas' notes included. Shells count the CPU time of what they ran: user and system of
+# the last line.
 OBJECT_MOST=6000000
 object_size() {
     need nvcc
     nvcc --list-gpu-arch | grep -q "^compute_90$" || skip "this nvcc has no compute_90"
-    sh -c 'nvcc -O3 -gencode=arch=compute_90a,code=sm_90a -c -o "$1" santa_cuda.cu && times' sh "$dir/object.o" >"$dir/times" || return 1
+    sh -c 'nvcc -O3 -gencode=arch=compute_90a,code=sm_90a -c -o "$1" santa_cuda.cu >"$2" 2>&1 && times' \
+        sh "$dir/object.o" "$dir/said" >"$dir/times" || { cat "$dir/said"; return 1; }
+    cat "$dir/said"
+    [ ! -s "$dir/said" ] || return 1
     bytes=$(wc -c <"$dir/object.o")
     echo "santa_cuda.o: $bytes bytes of $OBJECT_MOST at most, CPU time $(tail -n 1 "$dir/times")" >&3
     [ "$bytes" -le "$OBJECT_MOST" ]
