@@ -60,7 +60,8 @@
                        head of q that is not finite is NaN. Dense and a caller's lists of more
                        than 256 and up to 576 numbers a row (head_dim_v 512), multiples of 8, q,
                        k and v all of f16 or all of bf16: by tensor cores, 64 heads of a KV head
-                       together, and k is read once where v lies in its rows, as MLA's does.
+                       together, and k is read once where v lies in its rows, as MLA's does;
+                       where v's rows begin with k's, code for sm_90a takes half the time.
                        Everything else is right, and slow.
                        Data must be aligned to the size of a number, as CUDA demands;
                        santa_check says when it is not. What is fast and what is not are other
