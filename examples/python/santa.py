@@ -38,8 +38,8 @@ MEMORY    The workspace is kept per thread and grows; free_workspaces() lets go 
 GRADIENTS None: results are not part of torch's graph.
 
 Environment: SANTA_DIR; CC and SANTA_CFLAGS ("-O2"); SANTA_THREADS=openmp, pthread or none; SANTA_CUDA=1;
-SANTA_CUDA_ARCH ("native"); XDG_CACHE_HOME ("~/.cache"), where the libraries lie in santa/. Linux was
-tried; macOS should do; Windows was not tried.
+SANTA_CUDA_ARCH ("native"; sm_90a where all cards are of 9.0); XDG_CACHE_HOME ("~/.cache"), where the
+libraries lie in santa/. Linux was tried; macOS should do; Windows was not tried.
 """
 from __future__ import annotations
 
@@ -355,7 +355,7 @@ def _build(folder: str, target: str, shim: str, cuda: bool) -> None:
         if not cuda:
             failure = _run([*compile_c, "-shared", source, "-o", made, "-lm"])
         else:
-            arch = f"-arch={_cuda_arch()}"
+            arch = _cuda_arch()
             objects = [os.path.join(work, "shim.o"), os.path.join(work, "cuda.o")]
             failure = (_run([*compile_c, "-c", source, "-o", objects[0]]) or
                        _run([str(nvcc), "-std=c++17", "-O3", arch, "-Xcompiler", "-fPIC", "-c",
@@ -371,7 +371,12 @@ def _build(folder: str, target: str, shim: str, cuda: bool) -> None:
 
 
 def _cuda_arch() -> str:
-    return os.environ.get("SANTA_CUDA_ARCH") or "native"
+    """nvcc's option; cards of 9.0 have kernels that want the a of sm_90a, which "native" is not."""
+    arch, query = os.environ.get("SANTA_CUDA_ARCH") or "native", ("nvidia-smi", "--query-gpu=compute_cap")
+    if arch == "native" and shutil.which(query[0]):
+        if set(_output([*query, "--format=csv,noheader"]).split()) == {"9.0"}:
+            arch = "sm_90a"
+    return "-gencode=arch=compute_90a,code=sm_90a" if arch == "sm_90a" else f"-arch={arch}"
 
 
 def _cache_folder() -> str:

@@ -1436,6 +1436,21 @@ def test_cuda_distributed():
             assert run.returncode == 0, errors
 
 
+def test_cuda_architecture():
+    with tempfile.TemporaryDirectory() as folder:
+        tool = os.path.join(folder, "nvidia-smi")
+        for cards, asked, want in (("9.0", "", "-gencode=arch=compute_90a,code=sm_90a"),
+                                   ("9.0 9.0", "", "-gencode=arch=compute_90a,code=sm_90a"),
+                                   ("9.0 8.0", "", "-arch=native"), ("8.9", "", "-arch=native"),
+                                   ("9.0", "sm_90", "-arch=sm_90")):
+            with open(tool, "w") as f:
+                f.write(f"#!/bin/sh\nprintf '%s\\n' {cards}\n")
+            os.chmod(tool, 0o755)
+            done = python("import santa; print(santa._cuda_arch())", SANTA_CUDA_ARCH=asked,
+                          PATH=folder + os.pathsep + os.environ["PATH"])
+            assert done.returncode == 0 and done.stdout.split()[-1] == want, (cards, asked, done.stdout)
+
+
 def test_cuda_is_asked_for_without_nvcc():
     done = python("import santa", SANTA_CUDA="1", PATH="/usr/bin:/bin")
     if os.path.exists("/usr/bin/nvcc"):
