@@ -12960,7 +12960,7 @@ __device__ __forceinline__ void weigh_blocks(const params &p, const group_work &
             if (begun) arrive_warp(s.scored);
             begun = true;
             const int4 has_bias = *(const int4 *)s.has_bias[at.slot];
-            float factor = scale, most[2] = { MASKED, MASKED }, keep[2], zero[2];
+            float factor = scale, most[2] = { -INFINITY, -INFINITY }, keep[2], zero[2];
             if (finishes || (has_bias.x | has_bias.y | has_bias.z | has_bias.w)) {
                 finish_group_scores<KEY_TILES>(p, g, s, at.slot, scale, y);
                 factor = 1.0f;
@@ -12973,7 +12973,7 @@ __device__ __forceinline__ void weigh_blocks(const params &p, const group_work &
             for (int e = 0; e < 2; e++) {
                 most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], 1));
                 most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], 2));
-                if (most[e] > MASK_LIMIT) most[e] *= factor;
+                most[e] = most[e] > -INFINITY ? most[e] * factor : MASKED;        /* only now a score */
                 const float now = most[e] > top[e] + MANY_SLACK ? most[e] : top[e];
                 keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - now);
                 zero[e] = (now < MASK_LIMIT ? 0.0f : now) - shift;

@@ -93,6 +93,39 @@ static void latents_of_many_sequences(void) {
     }
 }
 
+/* V in K's rows, and scores far from 0: of products that are near the end of floats, and with
+   the factor are not. */
+static void latents_of_far_scores(void) {
+    NEED_DEVICE();
+    for (santa_dtype type : {SANTA_F16, SANTA_BF16})
+        for (int64_t heads : {5, 40})
+            for (float scale : {1e4f, 0x1p-120f}) {
+                const bool far_products = scale < 1.0f && scale > 0.0f;
+                if (far_products && type == SANTA_F16) continue;
+                ref_spec s = spec16(heads, 1, 150, 320, type);
+                s.head_dim_v = 264;
+                s.sm_scale   = scale;
+                problem p(s);
+                if (far_products) {                 /* -2.6e38, of each key */
+                    for (int64_t h = 0; h < heads; h++) ref_set(&p.a.q, 0, 0, h, 300, 0x1.8p100);
+                    for (int64_t j = 0; j < s.len; j++) ref_set(&p.a.k, 0, j, 0, 300, -0x1p27);
+                }
+                put_v_in_k(&p, 0);
+                santa_stats cpu;
+                result r;
+                const santa_options o = options(SANTA_DENSE, 0);
+                if (!ref_run(&p, &o, &cpu) || !run_on_gpu(p, o, &r)) return;
+                for (int64_t h = 0; h < heads; h++) {
+                    double norm;
+                    const double difference = apart(p, r, 0, 0, h, &norm), x = p.lse[h],
+                                 y = r.lse[(size_t)h];
+                    CHECK_MSG(difference <= 1e-6 * norm && fabs(x - y) <= 1e-6 * fabs(x),
+                              "type %d, scale %g, head %d of %d: off by %g of %g, lse %g is %g", type,
+                              (double)scale, (int)h, (int)heads, sqrt(difference), sqrt(norm), x, y);
+                }
+            }
+}
+
 /* What a row gets is the same bits alone and beside others; a bad entry of the block table, NaN
    in K and in V show in the rows that see them alone. */
 static void many_heads_apart(void) {
