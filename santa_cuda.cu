@@ -12980,6 +12980,19 @@ __device__ __forceinline__ void weigh_blocks(const params &p, const group_work &
                 top[e] = now;
                 den[e] *= keep[e];
             }
+            if (__builtin_expect(fmaxf(fabsf(zero[0]), fabsf(zero[1])) > 65536.0f, 0)) {
+                /* a product that is not rounded would differ from the maximum's by whole powers of
+                   2, see new_maxima */
+#pragma unroll
+                for (int n = 0; n < KEY_TILES; n++)
+#pragma unroll
+                    for (int k = 0; k < 4; k++) {
+                        const float now = top[k >> 1] < MASK_LIMIT ? 0.0f : top[k >> 1];
+                        y[n][k] = __fsub_rn(__fmul_rn(y[n][k], factor), now);
+                    }
+                factor = 1.0f;
+                zero[0] = zero[1] = -shift;
+            }
             uint4 w[2][KEY_TILES / 2];
 #pragma unroll
             for (int i = 0; i < KEY_TILES / 2; i++) {

@@ -93,13 +93,13 @@ static void latents_of_many_sequences(void) {
     }
 }
 
-/* V in K's rows, and scores far from 0: of products that are near the end of floats, and with
-   the factor are not. */
+/* V in K's rows, and scores far from 0: where a factor rounds by more than a weight is wide; of
+   products that are near the end of floats, and with the factor are not. */
 static void latents_of_far_scores(void) {
     NEED_DEVICE();
     for (santa_dtype type : {SANTA_F16, SANTA_BF16})
         for (int64_t heads : {5, 40})
-            for (float scale : {1e4f, 0x1p-120f}) {
+            for (float scale : {1e4f, 1e6f, 1e8f, 1e11f, -1e8f, 0x1p-120f}) {
                 const bool far_products = scale < 1.0f && scale > 0.0f;
                 if (far_products && type == SANTA_F16) continue;
                 ref_spec s = spec16(heads, 1, 150, 320, type);
