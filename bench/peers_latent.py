@@ -14,6 +14,7 @@ import math
 import statistics
 import sys
 import time
+import warnings
 
 import peers_cuda
 import peers_types
@@ -37,6 +38,7 @@ def flashinfer_call(torch, backend, q, rows, keys):
     if keys is not None:
         indices = (keys + torch.arange(batch, dtype=torch.int32, device="cuda")[:, None] * n).flatten().int()
     scratch = torch.zeros(256 << 20, dtype=torch.uint8, device="cuda")
+    warnings.simplefilter("ignore", DeprecationWarning)  # of plan's arguments, which older versions want
     wrapper = flashinfer.mla.BatchMLAPagedAttentionWrapper(scratch, backend=backend)
     wrapper.plan(torch.arange(batch + 1, dtype=torch.int32, device="cuda"),
                  torch.arange(batch + 1, dtype=torch.int32, device="cuda") * pages, indices,
