@@ -12671,7 +12671,7 @@ __global__ void __launch_bounds__(MANY_WARPS * 32) k_list_many(const __grid_cons
             for (int e = 0; e < 2; e++) {
                 most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], 1));
                 most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], 2));
-                const float now = most[e] > top[e] + MANY_SLACK ? most[e] : top[e];
+                const float now = most[e] - top[e] > MANY_SLACK ? most[e] : top[e];
                 keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - now);
                 zero[e] = now < MASK_LIMIT ? 0.0f : now;
                 top[e] = now;
@@ -12973,8 +12973,8 @@ __device__ __forceinline__ void weigh_blocks(const params &p, const group_work &
             for (int e = 0; e < 2; e++) {
                 most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], 1));
                 most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], 2));
-                most[e] = most[e] > -INFINITY ? most[e] * factor : MASKED;        /* only now a score */
-                const float now = most[e] > top[e] + MANY_SLACK ? most[e] : top[e];
+                most[e] = most[e] > -INFINITY ? __fmul_rn(most[e], factor) : MASKED;
+                const float now = most[e] - top[e] > MANY_SLACK ? most[e] : top[e];
                 keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - now);
                 zero[e] = (now < MASK_LIMIT ? 0.0f : now) - shift;
                 top[e] = now;

@@ -3477,6 +3477,7 @@ static const test_case lists[] = {
     {"many_heads", many_heads}, {"many_heads_apart", many_heads_apart},
     {"latents_of_many_sequences", latents_of_many_sequences},
     {"latents_of_far_scores", latents_of_far_scores},
+    {"many_scores_a_step_apart", many_scores_a_step_apart},
     {"lists_match_float64", lists_match_float64}, {"lists_bad_entries", lists_bad_entries},
     {"lists_same_bits", lists_same_bits},
     {0, 0}

@@ -126,6 +126,41 @@ static void latents_of_far_scores(void) {
             }
 }
 
+/* Scores so large that the next number is 8 more, in base 2: what a sum so far is kept for must
+   not be rounded to that. */
+static void many_scores_a_step_apart(void) {
+    NEED_DEVICE();
+    for (int inside = 0; inside < 2; inside++) {
+        ref_spec s = spec16(5, 1, 150, 320, SANTA_F16);
+        s.head_dim_v = 264;
+        s.sm_scale   = 1.01f * 65536.0f / 1.44269504f;
+        problem p(s);
+        for (int64_t h = 0; h < s.heads; h++)
+            for (int64_t c = 0; c < s.head_dim; c++)
+                ref_set(&p.a.q, 0, 0, h, c, p.q[h * s.head_dim + c] = c == 0 ? 1.0 : c == 1 ? 0x1p-7 : 0.0);
+        for (int64_t j = 0; j < s.len; j++)
+            for (int64_t c = 0; c < 2; c++)
+                ref_set(&p.a.k, 0, j, 0, c,
+                        p.k[j * s.head_dim + c] = c == 0 ? 1024.0 : j == 100 ? 0x1p-6 : 0.0);
+        if (inside) put_v_in_k(&p, 0);
+        result r;
+        if (!run_on_gpu(p, options(SANTA_DENSE, 0), &r)) return;
+        std::vector<double> want((size_t)s.head_dim_v);
+        for (int64_t h = 0; h < s.heads; h++) {
+            double difference = 0.0, norm = 0.0;
+            ref_dense(&p, 0, 0, h, want.data(), NULL);
+            for (int64_t c = 0; c < s.head_dim_v; c++) {
+                const double x = want[(size_t)c], d = ref_get(&r.out, 0, 0, h, c) - x;
+                if (c == 0 && inside) continue;     /* of all keys the same */
+                difference += d * d;
+                norm += x * x;
+            }
+            CHECK_MSG(difference <= 0.01 * norm, "V %s K, head %d: off by %g of %g",
+                      inside ? "in" : "beside", (int)h, sqrt(difference), sqrt(norm));
+        }
+    }
+}
+
 /* What a row gets is the same bits alone and beside others; a bad entry of the block table, NaN
    in K and in V show in the rows that see them alone. */
 static void many_heads_apart(void) {
