@@ -12981,8 +12981,8 @@ __device__ __forceinline__ void weigh_blocks(const params &p, const group_work &
                 den[e] *= keep[e];
             }
             if (__builtin_expect(fmaxf(fabsf(zero[0]), fabsf(zero[1])) > 65536.0f, 0)) {
-                /* a product that is not rounded would differ from the maximum's by whole powers of
-                   2, see new_maxima */
+                /* a product that is not rounded would differ from the maximum's by whole powers
+                   of 2, see new_maxima */
 #pragma unroll
                 for (int n = 0; n < KEY_TILES; n++)
 #pragma unroll
@@ -13074,6 +13074,8 @@ __device__ __forceinline__ void add_group_values(const params &p, const group_wo
 #pragma unroll
                 for (int i = 0; i < GROUP_KEYS / 16; i++) w[i] = s.weight[part_of][m][i][lane];
                 if (part_of == 0) arrive_warp(s.taken);
+                products_are(acc[0]);
+                products_are(acc[1]);
                 products_begin();
 #pragma unroll
                 for (int i = 0; i < GROUP_KEYS / 16; i++) {
