@@ -13658,6 +13658,211 @@ __device__ __forceinline__ key_set set_of(const params &p, i64 item, const middl
     return set;
 }
 
+/* The set of a KV head is empty, then the caller's heavy tokens of its query heads are in it. */
+__device__ __forceinline__ void mark_callers(const params &p, const middle &r, int b, int kv) {
+    unsigned *const bits = p.va.bits + ((i64)b * p.kv_heads + kv) * p.va.words;
+    const int tid = threadIdx.x;
+#pragma unroll 1
+    for (int i = tid; i < (r.mid + 127) / 128; i += CHOOSE) *((uint4 *)bits + i) = make_uint4(0, 0, 0, 0);
+    __syncthreads();
+#pragma unroll 1
+    for (int g = 0; p.va.index && g < p.group; g++) {
+        const i64 place = result_of(p, b, p.q_index, kv * p.group + g);
+        const int *index = p.va.index + place * p.va.index_stride;
+        for (int i = tid; i < p.va.heavy_tokens; i += CHOOSE) {
+            const int key = index[i];
+            if (key >= r.lo && key < r.lo + r.mid) mark(r, bits, key);
+        }
+    }
+}
+
+/* Where the pairs of neighbours are that a head's sample of scores consists of, one in each of
+   PAIRS steps of the middle; EACH of them a thread. */
+struct sampled_pairs {
+    enum { PAIRS = CHOOSE_SAMPLES / 2, EACH = PAIRS / CHOOSE };
+    int *first;                                     /* keys, even ones, in shared memory */
+    __device__ __forceinline__ void choose(const middle &r) const {
+        const unsigned step = (unsigned)r.mid / PAIRS;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const unsigned t = (unsigned)(i * CHOOSE) + threadIdx.x;
+            first[t] = (r.lo + (int)(t * step + (t * 2654435761u >> 8) % step)) & ~1;
+        }
+    }
+    /* this thread's, MASKED unless both keys are in [from, to) */
+    __device__ __forceinline__ void load(const float *scores, int from, int to,
+                                         float2 (&pair)[EACH]) const {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const int j = first[i * CHOOSE + (int)threadIdx.x];
+            pair[i] = make_float2(MASKED, MASKED);
+            if (j >= from && j + 1 < to) pair[i] = *(const float2 *)(scores + j);
+        }
+    }
+};
+
+enum { SCORE_FOURS = 8, SCORE_STEP = 4 * SCORE_FOURS * CHOOSE };     /* of a thread; scores of a CTA */
+
+/* One digit more of the `order`-th largest number: bins count the numbers that have the digits
+   found so far by their next one, of 256. order becomes its place among those that have it,
+   too. Each warp for itself: a lane has eight digits, the highest ones the first. */
+__device__ __forceinline__ void find_digit(const unsigned *bins, unsigned &found, unsigned &order) {
+    const int lane = threadIdx.x & 31;
+    const uint4 low = *(const uint4 *)&bins[248 - 8 * lane], high = *(const uint4 *)&bins[252 - 8 * lane];
+    const unsigned own[8] = { high.w, high.z, high.y, high.x, low.w, low.z, low.y, low.x };
+    unsigned sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) sum += own[i];
+    unsigned above = sum;
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) {
+        const unsigned before = __shfl_up_sync(FULL, above, o);
+        if (lane >= o) above += before;
+    }
+    const unsigned reach = __ballot_sync(FULL, above >= order);
+    const int of = reach ? __ffs((int)reach) - 1 : 31;
+    above -= sum;
+    int at = 0;                                     /* digits that are not enough */
+#pragma unroll
+    for (int i = 0; i < 7; i++) {
+        const bool more = at == i && above + own[i] < order;
+        at += more;
+        above += more ? own[i] : 0u;
+    }
+    found = found << 8 | (unsigned)(255 - 8 * of - __shfl_sync(FULL, at, of));
+    order -= min(__shfl_sync(FULL, above, of), order);
+}
+
+/* The upper 16 bits of a score, see sortable, that a little more than `want` of `mid` keys lie
+   above, by the sample: 8 bits, then 8 more. The bins are 0. */
+template <int PAIRS>
+__device__ __forceinline__ unsigned bound_of(choose_memory &s, const float2 (&pair)[PAIRS], int want,
+                                             int mid) {
+    unsigned sample[2 * PAIRS];
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        sample[2 * i] = sortable(pair[i].x);
+        sample[2 * i + 1] = sortable(pair[i].y);
+    }
+    const float share = quotient_of_floats((float)want, (float)mid) * (float)CHOOSE_SAMPLES;
+    unsigned order = (unsigned)(share + 5.0f * sqrtf(share)) + 8u, found = 0;
+#pragma unroll 1
+    for (int digit = 0; digit < 2; digit++) {
+        unsigned *const bins = s.bins + 256 * digit;
+#pragma unroll
+        for (int i = 0; i < 2 * PAIRS; i++)
+            if (!digit || sample[i] >> 24 == found)
+                atomicAdd(&bins[sample[i] >> (24 - 8 * digit) & 255], 1u);
+        __syncthreads();
+        find_digit(bins, found, order);
+    }
+    return found << 16;
+}
+
+/* Keeps the keys of first .. to - 1 whose score is at least `floor` or NaN: s.kept_count says
+   how many there are, of which CHOOSE_KEPT have room. load(base) makes y the scores of the step
+   from there on; those of the first one are there. Returns whether this thread has met a NaN or
+   +inf. */
+template <typename F>
+__device__ __forceinline__ bool keep_above(choose_memory &s, const float (&y)[SCORE_FOURS][4], F load,
+                                           int first, int to, float floor, int *kept) {
+    const int tid = threadIdx.x, lane = tid & 31;
+    bool bad = false;
+#pragma unroll 1
+    for (int base = first; base < to; base += SCORE_STEP) {
+        if (base > first) load(base);
+        unsigned hits = 0;
+#pragma unroll
+        for (int i = 0; i < 4 * SCORE_FOURS; i++) {
+            const float x = y[i / 4][i % 4];
+            hits |= !(x < floor) ? 1u << i : 0u;
+            bad |= !(x < INFINITY);
+        }
+        unsigned place = (unsigned)__popc(hits), start = 0;
+        const unsigned own = place;
+#pragma unroll
+        for (int o = 1; o < 32; o <<= 1) {
+            const unsigned before = __shfl_up_sync(FULL, place, o);
+            if (lane >= o) place += before;
+        }
+        if (lane == 31) start = atomicAdd(&s.kept_count, place);
+        place += __shfl_sync(FULL, start, 31) - own;
+#pragma unroll 1
+        for (; hits; hits &= hits - 1, place++) {
+            const int i = __ffs((int)hits) - 1;
+            if (place < CHOOSE_KEPT) kept[place] = base + 4 * (i / 4 * CHOOSE + tid) + i % 4;
+        }
+    }
+    return bad;
+}
+
+/* The keys that this CTA has kept join the head's candidates, of which the list has room for
+   `most`. */
+__device__ __forceinline__ void add_candidates(choose_memory &s, va_counts &head, const int *kept,
+                                               const float *scores, u64 *list, unsigned most) {
+    const int tid = threadIdx.x;
+    /* too many for shared memory are too many for the list, too */
+    const unsigned all = s.kept_count, count = all > CHOOSE_KEPT ? 0 : all;
+    if (tid == 0)
+        s.first = all == count ? atomicAdd(&head.entries, all) : atomicOr(&head.entries, 0x80000000u);
+    unsigned top = 0;
+    enum { TOGETHER = 4 };
+#pragma unroll 1
+    for (unsigned i = (unsigned)tid; i < count + (unsigned)tid; i += TOGETHER * CHOOSE) {
+        int key[TOGETHER];
+        float x[TOGETHER];
+#pragma unroll
+        for (unsigned k = 0; k < TOGETHER; k++) key[k] = kept[min(i + k * CHOOSE, count - 1)];
+#pragma unroll
+        for (int k = 0; k < TOGETHER; k++) x[k] = __ldcg(scores + key[k]);
+        if (i == (unsigned)tid) __syncthreads();    /* s.first is known */
+#pragma unroll
+        for (unsigned k = 0; k < TOGETHER; k++) {
+            const unsigned at = i + k * CHOOSE;
+            if (at >= count) continue;
+            top = max(top, sortable(x[k]));
+            if (s.first + at < most) list[s.first + at] = ranked(x[k], key[k]);
+        }
+    }
+    top = __reduce_max_sync(FULL, top);
+    if ((tid & 31) == 0 && top) atomicMax(&head.top, top);
+}
+
+/* Whether this is the last one of a head's CTAs to come here: then it sees what they wrote. */
+__device__ __forceinline__ bool is_last_of(choose_memory &s, va_counts &head, unsigned ctas) {
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) s.is_last = atomicAdd(&head.done, 1u) == ctas - 1u;
+    __syncthreads();
+    if (!s.is_last) return false;
+    __threadfence();
+    return true;
+}
+
+/* The set of a KV head anew, by exact scores of all of the middle; `counts` of the group's
+   heads. */
+__device__ __forceinline__ void choose_exactly(const params &p, choose_memory &s, const middle &r, int b,
+                                               int kv, va_counts *counts, unsigned *bits, u64 *room,
+                                               unsigned want) {
+    const int tid = threadIdx.x, end = r.lo + r.mid;
+#pragma unroll 1
+    for (int i = tid; i < (r.mid + 127) / 128; i += CHOOSE) *((uint4 *)bits + i) = make_uint4(0, 0, 0, 0);
+#pragma unroll 1
+    for (int g = 0; g < p.group; g++) {
+        const int h = kv * p.group + g;
+        float *all = (float *)p.stash + stash_entry(p, b, h, 0);
+        score_exactly(p, r, b, h, r.lo, end, all);
+        __threadfence();
+        __syncthreads();
+        bool worse = false;
+#pragma unroll 1
+        for (int j = r.lo + tid; j < end; j += CHOOSE) worse |= !(all[j] < INFINITY);
+        const int any = __syncthreads_or(worse);
+        if (tid == 0) counts[(i64)b * p.heads + h].bad = (unsigned)any;
+        choose_heavy(s, r, bits, all, nullptr, r.mid, room, want, (u64)sortable(MASK_LIMIT) << 32, ~(u64)0);
+    }
+}
+
 /* Grid: (p.va.choose_keys keys, query head, batch), or with heavy tokens of the caller or none
    (1, KV head, batch). A CTA of 512 threads:
      bound    from a sample of the head's scores, the same one in each of its CTAs: a little
@@ -13679,21 +13884,7 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
     const middle r = middle_of(p, b);
     launch_dependents();
     if (!p.va.by_scores) {
-        const int kv = blockIdx.y;
-        unsigned *const bits = p.va.bits + ((i64)b * p.kv_heads + kv) * p.va.words;
-#pragma unroll 1
-        for (int i = tid; i < (r.mid + 127) / 128; i += CHOOSE)
-            *((uint4 *)bits + i) = make_uint4(0, 0, 0, 0);
-        __syncthreads();
-#pragma unroll 1
-        for (int g = 0; p.va.index && g < p.group; g++) {
-            const i64 place = result_of(p, b, p.q_index, kv * p.group + g);
-            const int *index = p.va.index + place * p.va.index_stride;
-            for (int i = tid; i < p.va.heavy_tokens; i += CHOOSE) {
-                const int key = index[i];
-                if (key >= r.lo && key < r.lo + r.mid) mark(r, bits, key);
-            }
-        }
+        mark_callers(p, r, b, blockIdx.y);
         return;
     }
     const int head = blockIdx.y, kv = head / p.group, want = heavy_of(p, r), end = r.lo + r.mid,
@@ -13713,18 +13904,10 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
     int *const kept = (int *)room;
     if (tid == 0) s.kept_count = 0;
     if (tid < 256) s.bins[tid] = s.bins[256 + tid] = 0;
-    /* where the sample's pairs are; stored, or it would be found out behind the wait */
-    enum { PAIRS = CHOOSE_SAMPLES / 2, EACH = PAIRS / CHOOSE };
+    /* stored, or where the pairs are would be found out behind the wait */
     const bool is_sampled = r.mid > 2 * CHOOSE_SAMPLES;
-    int *const pair = (int *)s.bins + 512;
-    if (is_sampled) {
-        const unsigned step = (unsigned)r.mid / PAIRS;
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            const unsigned t = (unsigned)(i * CHOOSE + tid);
-            pair[t] = (r.lo + (int)(t * step + (t * 2654435761u >> 8) % step)) & ~1;
-        }
-    }
+    const sampled_pairs pairs = { (int *)s.bins + 512 };
+    if (is_sampled) pairs.choose(r);
     __syncthreads();
     wait_for_previous();                            /* by all: what is next builds on it */
     if (!want || from >= to) return;
@@ -13733,12 +13916,12 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
         score_exactly(p, r, b, head, max(from, copied_to), to, scores);
         __syncthreads();
     }
-    enum { LOADS = 8 };                             /* of four scores each, on their way together */
-    float y[LOADS][4];
-    const auto load = [&](int base) {
-        const bool whole = base >= from && base + 4 * LOADS * CHOOSE <= to;
+
+    float y[SCORE_FOURS][4];                        /* MASKED beside this CTA's keys */
+    const auto load = [&](int base) {               /* all of them are on their way together */
+        const bool whole = base >= from && base + SCORE_STEP <= to;
 #pragma unroll
-        for (int i = 0; i < LOADS; i++) {
+        for (int i = 0; i < SCORE_FOURS; i++) {
             const int j = base + 4 * (i * CHOOSE + tid);
             float4 x = make_float4(MASKED, MASKED, MASKED, MASKED);
             if (whole || (j < to && j + 4 > from)) x = *(const float4 *)(scores + j);
@@ -13746,135 +13929,32 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
         }
         if (whole) return;
 #pragma unroll
-        for (int i = 0; i < LOADS; i++)
+        for (int i = 0; i < SCORE_FOURS; i++)
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 const int j = base + 4 * (i * CHOOSE + tid) + k;
                 if (j < from || j >= to) y[i][k] = MASKED;
             }
     };
-    /* 16 bits of the bound from a sample of keys that all CTAs can see, from the copy, two
-       neighbours at a time: 8 bits, then 8 more */
     const unsigned least = sortable(MASK_LIMIT);
     unsigned bound = least;
     if (is_sampled) {
-        float2 raw[EACH];
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            const int j = pair[i * CHOOSE + tid];
-            raw[i] = make_float2(MASKED, MASKED);
-            if (j >= copied_from && j + 1 < copied_to) raw[i] = *(const float2 *)(scores + j);
-        }
+        float2 pair[sampled_pairs::EACH];           /* of keys that all CTAs can see, from the copy */
+        pairs.load(scores, copied_from, copied_to, pair);
         load(first);
-        unsigned sample[2 * EACH];
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            sample[2 * i] = sortable(raw[i].x);
-            sample[2 * i + 1] = sortable(raw[i].y);
-        }
-        const float share = quotient_of_floats((float)want, (float)r.mid) * (float)CHOOSE_SAMPLES;
-        unsigned order = (unsigned)(share + 5.0f * sqrtf(share)) + 8u, found = 0;
-#pragma unroll 1
-        for (int digit = 0; digit < 2; digit++) {
-            unsigned *const bins = s.bins + 256 * digit;
-#pragma unroll
-            for (int i = 0; i < 2 * EACH; i++)
-                if (!digit || sample[i] >> 24 == found)
-                    atomicAdd(&bins[sample[i] >> (24 - 8 * digit) & 255], 1u);
-            __syncthreads();
-            /* each warp for itself: a lane has eight digits, the highest ones the first */
-            const uint4 low = *(const uint4 *)&bins[248 - 8 * lane],
-                        high = *(const uint4 *)&bins[252 - 8 * lane];
-            const unsigned own[8] = { high.w, high.z, high.y, high.x, low.w, low.z, low.y, low.x };
-            unsigned sum = 0;
-#pragma unroll
-            for (int i = 0; i < 8; i++) sum += own[i];
-            unsigned above = sum;
-#pragma unroll
-            for (int o = 1; o < 32; o <<= 1) {
-                const unsigned before = __shfl_up_sync(FULL, above, o);
-                if (lane >= o) above += before;
-            }
-            const unsigned reach = __ballot_sync(FULL, above >= order);
-            const int of = reach ? __ffs((int)reach) - 1 : 31;
-            above -= sum;
-            int at = 0;                             /* digits that are not enough */
-#pragma unroll
-            for (int i = 0; i < 7; i++) {
-                const bool more = at == i && above + own[i] < order;
-                at += more;
-                above += more ? own[i] : 0u;
-            }
-            found = found << 8 | (unsigned)(255 - 8 * of - __shfl_sync(FULL, at, of));
-            order -= min(__shfl_sync(FULL, above, of), order);
-        }
-        bound = max(bound, found << 16);
+        bound = max(bound, bound_of(s, pair, want, r.mid));
         if (bound >= sortable(INFINITY)) bound = least;               /* or no bound could be found */
     } else load(first);
     const float floor = __uint_as_float(bound & 0x80000000u ? bound & 0x7fffffffu : ~bound);
-    bool bad = false;
+
     u64 *const list = p.va.candidates + row * p.va.most_candidates;
     const unsigned most = (unsigned)p.va.most_candidates;
-#pragma unroll 1
-    for (int base = first; base < to; base += 4 * LOADS * CHOOSE) {
-        if (base > first) load(base);
-        unsigned hits = 0;
-#pragma unroll
-        for (int i = 0; i < 4 * LOADS; i++) {
-            const float x = y[i / 4][i % 4];
-            hits |= !(x < floor) ? 1u << i : 0u;
-            bad |= !(x < INFINITY);
-        }
-        unsigned place = (unsigned)__popc(hits), start = 0;
-        const unsigned own = place;
-#pragma unroll
-        for (int o = 1; o < 32; o <<= 1) {
-            const unsigned before = __shfl_up_sync(FULL, place, o);
-            if (lane >= o) place += before;
-        }
-        if (lane == 31) start = atomicAdd(&s.kept_count, place);
-        place += __shfl_sync(FULL, start, 31) - own;
-#pragma unroll 1
-        for (; hits; hits &= hits - 1, place++) {
-            const int i = __ffs((int)hits) - 1;
-            if (place < CHOOSE_KEPT) kept[place] = base + 4 * (i / 4 * CHOOSE + tid) + i % 4;
-        }
-    }
+    const bool bad = keep_above(s, y, load, first, to, floor, kept);
     if (__any_sync(FULL, bad) && lane == 0) atomicOr(&counts[row].bad, 1u);
     __syncthreads();
-    /* too many for shared memory are too many for the list, too */
-    const unsigned all = s.kept_count, count = all > CHOOSE_KEPT ? 0 : all;
-    if (tid == 0)
-        s.first = all == count ? atomicAdd(&counts[row].entries, all)
-                               : atomicOr(&counts[row].entries, 0x80000000u);
-    unsigned top = 0;
-    enum { TOGETHER = 4 };
-#pragma unroll 1
-    for (unsigned i = (unsigned)tid; i < count + (unsigned)tid; i += TOGETHER * CHOOSE) {
-        int key[TOGETHER];
-        float x[TOGETHER];
-#pragma unroll
-        for (unsigned k = 0; k < TOGETHER; k++) key[k] = kept[min(i + k * CHOOSE, count - 1)];
-#pragma unroll
-        for (int k = 0; k < TOGETHER; k++) x[k] = __ldcg(scores + key[k]);
-        if (i == (unsigned)tid) __syncthreads();    /* s.first is known */
-#pragma unroll
-        for (unsigned k = 0; k < TOGETHER; k++) {
-            const unsigned at = i + k * CHOOSE;
-            if (at >= count) continue;
-            top = max(top, sortable(x[k]));
-            if (s.first + at < most) list[s.first + at] = ranked(x[k], key[k]);
-        }
-    }
-    top = __reduce_max_sync(FULL, top);
-    if (lane == 0 && top) atomicMax(&counts[row].top, top);
-    const unsigned ctas = (unsigned)((end - 1) / each - r.lo / each + 1);
-    __threadfence();
-    __syncthreads();
-    if (tid == 0) s.is_last = atomicAdd(&counts[row].done, 1u) == ctas - 1u;
-    __syncthreads();
-    if (!s.is_last) return;
-    __threadfence();
+    add_candidates(s, counts[row], kept, scores, list, most);
+    if (!is_last_of(s, counts[row], (unsigned)((end - 1) / each - r.lo / each + 1))) return;
+
     /* heads of the group that are here, in the upper half those whose marks are, too */
     unsigned *const heads_done = p.va.heads_done + item;
     if (tid == 0 && p.va.by_copy)
@@ -13898,23 +13978,7 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
     __threadfence();
     __syncthreads();
     if (tid == 0) *heads_done = 0;                  /* all keys have been looked at */
-#pragma unroll 1
-    for (int i = tid; i < (r.mid + 127) / 128; i += CHOOSE) *((uint4 *)bits + i) = make_uint4(0, 0, 0, 0);
-#pragma unroll 1
-    for (int g = 0; g < p.group; g++) {
-        const int h = kv * p.group + g;
-        float *all = (float *)p.stash + stash_entry(p, b, h, 0);
-        score_exactly(p, r, b, h, r.lo, end, all);
-        __threadfence();
-        __syncthreads();
-        bool worse = false;
-#pragma unroll 1
-        for (int j = r.lo + tid; j < end; j += CHOOSE) worse |= !(all[j] < INFINITY);
-        const int any = __syncthreads_or(worse);
-        if (tid == 0) counts[(i64)b * p.heads + h].bad = (unsigned)any;
-        choose_heavy(s, r, bits, all, nullptr, r.mid, (u64 *)room, (unsigned)want, (u64)least << 32,
-                     ~(u64)0);
-    }
+    choose_exactly(p, s, r, b, kv, counts, bits, (u64 *)room, (unsigned)want);
 }
 
 /* The base sample of `left` keys, unless that is all of them. */
