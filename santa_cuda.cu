@@ -12185,6 +12185,171 @@ __device__ __forceinline__ int portion_end(const params &p, const va_row &x, int
     return min((i + 1) * p.list_keys, end);
 }
 
+/* q of k_list in two parts, unless one holds it: then the other one is 0. */
+template <typename K, int CHUNKS>
+__device__ __forceinline__ void load_list_query(const params &p, int b, int head, int heads, bool two,
+                                                query<K, CHUNKS, true> &q) {
+    if (two && !eight_bits<K>) load_query_by_piece(p, b, head, heads, q);
+    else if (two) load_query(p, b, head, heads, q);
+    else {
+        query<K, CHUNKS, false> same;
+        load_query(p, b, head, heads, same);
+#pragma unroll
+        for (int i = 0; i < 2 * CHUNKS; i++)
+            for (int k = 0; k < 2; k++) { q.hi[i][k] = same.hi[i][k]; q.lo[i][k] = 0; }
+        q.unscale = same.unscale;
+    }
+}
+
+/* Rows of a warp's 16 keys are sent for, each lane having one of them as `own`: pieces of rows
+   r and r + 8 a lane, zeros where there is none. to(h, k): where this lane's piece k of row r +
+   8 h goes. */
+template <int PIECES, typename F>
+__device__ __forceinline__ void send_for_rows(const char *base, i64 own, int row_bytes, F to) {
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const i64 row = __shfl_sync(FULL, own, 8 * h + r);
+        const int bytes = row == NO_ROW ? 0 : row_bytes - 16 * c;
+        const char *from = base + (row == NO_ROW ? 0 : row + 16 * c);
+#pragma unroll
+        for (int k = 0; k < PIECES; k++)
+            copy16_or_zero_at(to(h, k), 64 * k < bytes ? from + 64 * k : base, 64 * k < bytes);
+    }
+    copy_commit();
+}
+
+/* y[2 h + e], of key r + 8 h and head 2 c + e, from a product to a score; a lane has one of the
+   16 keys as `own`. */
+__device__ __forceinline__ void finish_listed(const params &p, const listed_key &own, int position,
+                                              int head, int heads, bool extra, float (&y)[4]) {
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
+    const float bias[2] = { __shfl_sync(FULL, own.bias, r), __shfl_sync(FULL, own.bias, 8 + r) };
+    if (extra) {
+        const int key[2] = { __shfl_sync(FULL, own.key, r), __shfl_sync(FULL, own.key, 8 + r) };
+#pragma unroll 1
+        for (int i = 0; i < 4; i++) {
+            float one = i & 2 ? i & 1 ? y[3] : y[2] : i & 1 ? y[1] : y[0];
+            const int h = 2 * c + (i & 1);
+            if (p.soft_cap > 0.0f) one = cap_score(one, p.soft_cap, p.per_cap);
+            if (p.slopes && h < heads)
+                one += p.slopes[head + h] * (float)((i & 2 ? key[1] : key[0]) - position);
+            one *= LOG2E;
+#pragma unroll
+            for (int k = 0; k < 4; k++) y[k] = k == i ? one : y[k];
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) y[i] = bias[i >> 1] < MASK_LIMIT ? MASKED : y[i] + bias[i >> 1];
+}
+
+/* Scores become weights relative to the part's maximum, of which the warps tell each other, as
+   of the weights' sums. */
+template <int WARPS, typename M>
+__device__ __forceinline__ void weigh_listed(const params &p, M &s, float (&y)[4]) {
+    const int lane = threadIdx.x & 31, warp = this_warp(), r = lane >> 2, c = lane & 3;
+    float m[2];
+#pragma unroll
+    for (int e = 0; e < 2; e++) m[e] = fmaxf(fmaxf(y[e], y[2 + e]), MASKED);
+#pragma unroll
+    for (int o = 4; o < 32; o <<= 1)
+#pragma unroll
+        for (int e = 0; e < 2; e++) m[e] = fmaxf(m[e], __shfl_xor_sync(FULL, m[e], o));
+    if (r == 0) *(float2 *)&s.top[warp][2 * c] = make_float2(m[0], m[1]);
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        const float2 other = *(const float2 *)&s.top[w][2 * c];
+        m[0] = fmaxf(m[0], other.x);
+        m[1] = fmaxf(m[1], other.y);
+    }
+    float sum[2];
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const float zero = m[e] < MASK_LIMIT ? 0.0f : m[e];
+        y[e] = pow2(y[e] - zero);
+        y[2 + e] = pow2(y[2 + e] - zero);
+        sum[e] = y[e] + y[2 + e];
+    }
+    if (p.va.rows)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            float squares = y[e] * y[e] + y[2 + e] * y[2 + e];
+#pragma unroll
+            for (int o = 4; o < 32; o <<= 1) squares += __shfl_xor_sync(FULL, squares, o);
+            if (r == 0) s.square[warp][2 * c + e] = squares;
+        }
+#pragma unroll
+    for (int o = 4; o < 32; o <<= 1)
+#pragma unroll
+        for (int e = 0; e < 2; e++) sum[e] += __shfl_xor_sync(FULL, sum[e], o);
+    if (r == 0) *(float2 *)&s.sum[warp][2 * c] = make_float2(sum[0], sum[1]);
+}
+
+/* Weights times `unit` as V is multiplied with them: in two parts, transposed. */
+template <typename K>
+__device__ __forceinline__ uint4 packed_weights(const params &p, const float (&y)[4], float unit) {
+    unsigned hi[2], lo[2];
+    with_type<K>(p, [&](auto type) {
+        typedef decltype(type) T;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const float u = y[2 * h] * unit, w = y[2 * h + 1] * unit;
+            const float a = (float)(T)u, d = (float)(T)w;
+            hi[h] = pack_pair<T>(a, d);
+            lo[h] = pack_pair<T>(u - a, w - d);
+        }
+    });
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        hi[h] = transpose(hi[h]);
+        lo[h] = transpose(lo[h]);
+    }
+    return make_uint4(hi[0], hi[1], lo[0], lo[1]);
+}
+
+/* Sums of the columns of V in tiles `first` on over the first 16 * steps keys of a part. */
+template <typename K, int ROW>
+__device__ __forceinline__ void add_listed(const params &p, const list_memory<K, ROW> &s, int first,
+                                           int steps, float (&acc)[list_memory<K, ROW>::TILES][4]) {
+    enum { LANES = list_memory<K, ROW>::LANES, TILES = list_memory<K, ROW>::TILES };
+    const int lane = threadIdx.x & 31;
+    /* matrices of 8 keys x 16 bytes: a lane has the address of a row of one of them */
+    const int row = (lane & 7) + 8 * (eight_bits<K> ? lane >> 3 & 1 : lane >> 4),
+              piece = eight_bits<K> ? lane >> 4 : lane >> 3 & 1;
+    const unsigned from = (unsigned)__cvta_generic_to_shared(s.v + row * LANES);
+    with_type<K>(p, [&](auto type) {
+        typedef decltype(type) T;
+#pragma unroll 2
+        for (int step = 0; step < steps; step++) {
+            const uint4 w = s.weight[step][lane];
+            const unsigned high[2] = { w.x, w.y }, low[2] = { w.z, w.w };
+#pragma unroll
+            for (int i = 0; i < TILES; i += eight_bits<K> ? 2 : 1) {
+                const int of = eight_bits<K> ? first + i + piece : 2 * (first + i) + piece;
+                unsigned v[4];
+                load_transposed(from + 16u * (unsigned)(16 * step * LANES + (of ^ (lane & 7))), v);
+                add_columns<T, K>(v, high, low, acc + i);
+            }
+        }
+    });
+}
+
+/* Head threadIdx.x's maximum and sums of a part, behind its columns. */
+template <int WARPS, typename M>
+__device__ __forceinline__ void end_part(const params &p, const M &s, float *at_end) {
+    float top = MASKED, all = 0.0f, squares = 0.0f;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        top = fmaxf(top, s.top[w][threadIdx.x]);
+        all += s.sum[w][threadIdx.x];
+        squares += s.square[w][threadIdx.x];
+    }
+    at_end[0] = top;
+    at_end[1] = all;
+    if (p.va.rows) { at_end[2] = squares; at_end[3] = 0.0f; }
+}
+
 /* The tuned kernel: everything on tensor cores, for up to 8 query heads.
    Grid: (part of a list, list x slice of 8 heads, batch). A CTA has every gridDim.x'th part, of
    p.list_keys keys: what parts sum up to does not depend on whose they are. With p.list_early a
@@ -12234,16 +12399,7 @@ k_list(const __grid_constant__ params p) {
     query<K, CHUNKS, true> q;
     /* q in two parts, unless one holds it */
     const bool two = eight_bits<K> ? p.q_type == SANTA_F32 : p.q_type != p.k_type;
-    if (two && !eight_bits<K>) load_query_by_piece(p, b, head, heads, q);
-    else if (two) load_query(p, b, head, heads, q);
-    else {
-        query<K, CHUNKS, false> same;
-        load_query(p, b, head, heads, same);
-#pragma unroll
-        for (int i = 0; i < 2 * CHUNKS; i++)
-            for (int k = 0; k < 2; k++) { q.hi[i][k] = same.hi[i][k]; q.lo[i][k] = 0; }
-        q.unscale = same.unscale;
-    }
+    load_list_query(p, b, head, heads, two, q);
     piece_window window = { nullptr, nullptr, { 0, 0 } };
     raw_entry next = { -1, 0.0f };
     va_row row = {};
@@ -12258,19 +12414,9 @@ k_list(const __grid_constant__ params p) {
         const int i = place_of(x, at);
         return find_listed(p, x, b, kv, i, find_in_pieces(x, window, i, next));
     };
-    /* a lane copies pieces of rows r and r + 8; zeros where there is none */
     const auto copy_k = [&](const listed_key &of) {
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const i64 row = __shfl_sync(FULL, of.k, 8 * h + r);
-            const int bytes = row == NO_ROW ? 0 : k_bytes - 16 * c;
-            const char *from = p.k + (row == NO_ROW ? 0 : row + 16 * c);
-#pragma unroll
-            for (int k = 0; k < PIECES; k++)
-                copy16_or_zero_at(k_to + 512 * (h * PIECES + k), 64 * k < bytes ? from + 64 * k : p.k,
-                               64 * k < bytes);
-        }
-        copy_commit();
+        send_for_rows<PIECES>(p.k, of.k, k_bytes,
+                              [&](int h, int k) { return k_to + 512 * (h * PIECES + k); });
     };
     listed_key own = { -1, NO_ROW, NO_ROW, MASKED };
     bool is_seen = before;                          /* the list */
@@ -12286,19 +12432,10 @@ k_list(const __grid_constant__ params p) {
     /* the first time nothing but rows of K that are sent for */
 #pragma unroll 1
     for (bool begun = false;; begun = true) {
-        if (begun) {
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const i64 row = __shfl_sync(FULL, own.v, 8 * h + r);
-                const int bytes = row == NO_ROW ? 0 : v_bytes - 16 * c;
-                const char *from = p.v + (row == NO_ROW ? 0 : row + 16 * c);
-#pragma unroll
-                for (int k = 0; k < PIECES; k++)
-                    copy16_or_zero_at(v_to + 16 * (8 * h * LANES + ((4 * k + c) ^ r)),
-                                   64 * k < bytes ? from + 64 * k : p.v, 64 * k < bytes);
-            }
-            copy_commit();
-        }
+        if (begun)
+            send_for_rows<PIECES>(p.v, own.v, v_bytes, [&](int h, int k) {
+                return v_to + 16 * (8 * h * LANES + ((4 * k + c) ^ r));
+            });
         if (!is_seen && (begun || part * KEYS >= x.head)) {
             wait_for_previous();
             /* asked for before the number of entries is there */
@@ -12322,7 +12459,7 @@ k_list(const __grid_constant__ params p) {
         const bool is_last = part + stride >= end;
         float y[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
         if (begun) {
-            /* scores: x[2 h + e] of key r + 8 h, head 2 c + e */
+            /* products of key r + 8 h and head 2 c + e are y[2 h + e] */
             float z[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
             copy_wait<1>();
             with_type<K>(p, [&](auto type) {
@@ -12334,25 +12471,9 @@ k_list(const __grid_constant__ params p) {
                     if (two) piece_products<T, K, CHUNKS>(q.lo, a, d, k, k & 1 ? y : z);
                 }
             });
-            const float bias[2] = { __shfl_sync(FULL, own.bias, r), __shfl_sync(FULL, own.bias, 8 + r) };
 #pragma unroll
             for (int i = 0; i < 4; i++) y[i] = (y[i] + z[i]) * scale;
-            if (extra) {
-                const int key[2] = { __shfl_sync(FULL, own.key, r), __shfl_sync(FULL, own.key, 8 + r) };
-#pragma unroll 1
-                for (int i = 0; i < 4; i++) {
-                    float one = i & 2 ? i & 1 ? y[3] : y[2] : i & 1 ? y[1] : y[0];
-                    const int h = 2 * c + (i & 1);
-                    if (p.soft_cap > 0.0f) one = cap_score(one, p.soft_cap, p.per_cap);
-                    if (p.slopes && h < heads)
-                        one += p.slopes[head + h] * (float)((i & 2 ? key[1] : key[0]) - x.position);
-                    one *= LOG2E;
-#pragma unroll
-                    for (int k = 0; k < 4; k++) y[k] = k == i ? one : y[k];
-                }
-            }
-#pragma unroll
-            for (int i = 0; i < 4; i++) y[i] = bias[i >> 1] < MASK_LIMIT ? MASKED : y[i] + bias[i >> 1];
+            finish_listed(p, own, x.position, head, heads, extra, y);
         }
         /* what this lane copied is used up */
         if (!begun || !is_last) {
@@ -12362,60 +12483,9 @@ k_list(const __grid_constant__ params p) {
             if (is_seen && !before) next = load_entry(p, x.keys, x.weights, at - x.head);
         } else copy_commit();
         if (!begun) continue;
-        float m[2];
-#pragma unroll
-        for (int e = 0; e < 2; e++) m[e] = fmaxf(fmaxf(y[e], y[2 + e]), MASKED);
-#pragma unroll
-        for (int o = 4; o < 32; o <<= 1)
-#pragma unroll
-            for (int e = 0; e < 2; e++) m[e] = fmaxf(m[e], __shfl_xor_sync(FULL, m[e], o));
-        if (r == 0) *(float2 *)&s.top[warp][2 * c] = make_float2(m[0], m[1]);
-        __syncthreads();
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) {
-            const float2 other = *(const float2 *)&s.top[w][2 * c];
-            m[0] = fmaxf(m[0], other.x);
-            m[1] = fmaxf(m[1], other.y);
-        }
-        float sum[2];
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const float zero = m[e] < MASK_LIMIT ? 0.0f : m[e];
-            y[e] = pow2(y[e] - zero);
-            y[2 + e] = pow2(y[2 + e] - zero);
-            sum[e] = y[e] + y[2 + e];
-        }
-        if (p.va.rows)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                float squares = y[e] * y[e] + y[2 + e] * y[2 + e];
-#pragma unroll
-                for (int o = 4; o < 32; o <<= 1) squares += __shfl_xor_sync(FULL, squares, o);
-                if (r == 0) s.square[warp][2 * c + e] = squares;
-            }
-#pragma unroll
-        for (int o = 4; o < 32; o <<= 1)
-#pragma unroll
-            for (int e = 0; e < 2; e++) sum[e] += __shfl_xor_sync(FULL, sum[e], o);
-        if (r == 0) *(float2 *)&s.sum[warp][2 * c] = make_float2(sum[0], sum[1]);
-        unsigned hi[2], lo[2];
+        weigh_listed<WARPS>(p, s, y);
         const float unit = pow2(weight_bits<K>(p)), unscale = 1.0f / unit;
-        with_type<K>(p, [&](auto type) {
-            typedef decltype(type) T;
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const float u = y[2 * h] * unit, w = y[2 * h + 1] * unit;
-                const float a = (float)(T)u, d = (float)(T)w;
-                hi[h] = pack_pair<T>(a, d);
-                lo[h] = pack_pair<T>(u - a, w - d);
-            }
-        });
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            hi[h] = transpose(hi[h]);
-            lo[h] = transpose(lo[h]);
-        }
-        s.weight[warp][lane] = make_uint4(hi[0], hi[1], lo[0], lo[1]);
+        s.weight[warp][lane] = packed_weights<K>(p, y, unit);
         copy_wait<1>();                             /* but for the next part's rows of K */
         __syncthreads();
 
@@ -12427,25 +12497,7 @@ k_list(const __grid_constant__ params p) {
         for (int i = 0; i < TILES; i++) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0.0f;
         const int first = warp * TILES;                             /* tile */
         if (16 * first < p.dv) {
-            /* matrices of 8 keys x 16 bytes: a lane has the address of a row of one of them */
-            const int row = (lane & 7) + 8 * (eight_bits<K> ? lane >> 3 & 1 : lane >> 4),
-                      piece = eight_bits<K> ? lane >> 4 : lane >> 3 & 1;
-            const unsigned from = (unsigned)__cvta_generic_to_shared(s.v + row * LANES);
-            with_type<K>(p, [&](auto type) {
-                typedef decltype(type) T;
-#pragma unroll 2
-                for (int step = 0; step < steps; step++) {
-                    const uint4 w = s.weight[step][lane];
-                    const unsigned high[2] = { w.x, w.y }, low[2] = { w.z, w.w };
-#pragma unroll
-                    for (int i = 0; i < TILES; i += eight_bits<K> ? 2 : 1) {
-                        const int of = eight_bits<K> ? first + i + piece : 2 * (first + i) + piece;
-                        unsigned v[4];
-                        load_transposed(from + 16u * (unsigned)(16 * step * LANES + (of ^ (lane & 7))), v);
-                        add_columns<T, K>(v, high, low, acc + i);
-                    }
-                }
-            });
+            add_listed(p, s, first, steps, acc);
 #pragma unroll
             for (int i = 0; i < TILES; i++)
 #pragma unroll
@@ -12455,19 +12507,7 @@ k_list(const __grid_constant__ params p) {
                     if (h < heads && col < p.dv) out[h * pitch + col] = acc[i][k] * unscale;
                 }
         }
-        if (threadIdx.x < (unsigned)heads) {
-            float top = MASKED, all = 0.0f, squares = 0.0f;
-#pragma unroll
-            for (int w = 0; w < WARPS; w++) {
-                top = fmaxf(top, s.top[w][threadIdx.x]);
-                all += s.sum[w][threadIdx.x];
-                squares += s.square[w][threadIdx.x];
-            }
-            float *const at_end = out + threadIdx.x * pitch + p.dv;
-            at_end[0] = top;
-            at_end[1] = all;
-            if (p.va.rows) { at_end[2] = squares; at_end[3] = 0.0f; }
-        }
+        if (threadIdx.x < (unsigned)heads) end_part<WARPS>(p, s, out + threadIdx.x * pitch + p.dv);
         if (is_last) return;
         part += stride;
         __syncthreads();
