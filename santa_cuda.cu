@@ -12519,6 +12519,206 @@ __device__ __forceinline__ float *many_sums(const params &p, int b, int head, in
     return p.partial + (((i64)b * p.heads + head) * p.splits + part) * (p.dv + 2 + MANY_PAD);
 }
 
+/* k_list_many: tiles of 8 keys, of 16 heads; steps of 16 features of half of K at most; a warp's
+   tiles of 8 columns of V. A warp's heads are those of a tile m, lane / 4 and 8 more. */
+enum { MANY_KEY_TILES = MANY_KEYS / 8, MANY_HEAD_TILES = MANY_HEADS / 16, MANY_STEPS = MANY_DIM / 32 };
+enum { MANY_TILES = MANY_COLUMNS / (8 * MANY_WARPS) };
+
+/* q of 16 heads as the left side of `lead` steps of scores, from one on. */
+__device__ __forceinline__ void load_many_query(const params &p, int b, int head, int heads, int m,
+                                                int from_step, int lead,
+                                                unsigned (&q)[MANY_STEPS][4]) {
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
+    const char *const row = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
+                          + (i64)(head + 16 * m + r) * p.q_stride[2];
+#pragma unroll
+    for (int i = 0; i < MANY_STEPS; i++)
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const int f = 16 * (from_step + i) + 8 * (k >> 1) + 2 * c, of = 16 * m + r + 8 * (k & 1);
+            const bool have = i < lead && f < p.d && of < heads;
+            q[i][k] = have ? *(const unsigned *)(row + 8 * (k & 1) * p.q_stride[2] + 2 * f) : 0;
+        }
+}
+
+/* A row is sent for by eight lanes, up to LOADS pieces each; zeros where it ends, from `have`
+   bytes on, or there is none. */
+template <int LOADS>
+__device__ __forceinline__ void send_many_row(unsigned to, const char *base, i64 row, int have,
+                                              int row_bytes) {
+    const int first = 16 * ((int)threadIdx.x & 7);
+    const char *const source = base + (row == NO_ROW ? 0 : row + first);
+    if (row == NO_ROW) have = 0;
+#pragma unroll
+    for (int k = 0; k < LOADS; k++)
+        if (128 * k < row_bytes)
+            copy16_or_zero_at(to + (unsigned)(first + 128 * k), source + 128 * k, first + 128 * k < have);
+}
+
+/* Products of q and 32 rows of K, where a lane's row and piece is at `rows`. */
+__device__ __forceinline__ void many_products(const params &p, const unsigned (&q)[MANY_STEPS][4],
+                                              unsigned rows, int pitch, int lead,
+                                              float (&y)[MANY_KEY_TILES][4]) {
+#pragma unroll
+    for (int n = 0; n < MANY_KEY_TILES; n++) y[n][0] = y[n][1] = y[n][2] = y[n][3] = 0.0f;
+    with_type<sixteen>(p, [&](auto type) {
+        typedef decltype(type) T;
+        const unsigned others = rows + (unsigned)(16 * pitch);
+        unsigned w[2][2][4];                        /* the next step's are on their way */
+        load_matrices(rows, w[0][0]);
+        load_matrices(others, w[0][1]);
+#pragma unroll
+        for (int k = 0; k < MANY_STEPS; k++) {
+            if (k % 2 == 0 && k >= lead) break;
+            if (k + 1 < MANY_STEPS) {
+                load_matrices(rows + (unsigned)(32 * (k + 1)), w[(k + 1) & 1][0]);
+                load_matrices(others + (unsigned)(32 * (k + 1)), w[(k + 1) & 1][1]);
+            }
+#pragma unroll
+            for (int n = 0; n < MANY_KEY_TILES; n++)
+                mma(y[n], q[k][0], q[k][1], q[k][2], q[k][3], w[k & 1][n / 2][2 * (n & 1)],
+                    w[k & 1][n / 2][2 * (n & 1) + 1], T());
+        }
+    });
+}
+
+/* Scores of a block from the products of both halves of K's features; most: their maxima. */
+__device__ __forceinline__ void finish_many(const params &p, const many_memory &s, int slot, int head,
+                                            int heads, int m, float scale, bool extra,
+                                            float (&y)[MANY_KEY_TILES][4], float (&most)[2]) {
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
+#pragma unroll
+    for (int n = 0; n < MANY_KEY_TILES; n++) {
+        const float4 other = s.scores[m][n][lane];
+        const float2 bias = *(const float2 *)&s.bias[slot][8 * n + 2 * c];
+        y[n][0] = (y[n][0] + other.x) * scale;
+        y[n][1] = (y[n][1] + other.y) * scale;
+        y[n][2] = (y[n][2] + other.z) * scale;
+        y[n][3] = (y[n][3] + other.w) * scale;
+        if (extra) {
+            const int2 key = *(const int2 *)&s.key[slot][8 * n + 2 * c];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const int of = 16 * m + r + 8 * (k >> 1);
+                if (p.soft_cap > 0.0f) y[n][k] = cap_score(y[n][k], p.soft_cap, p.per_cap);
+                if (p.slopes && of < heads)
+                    y[n][k] += p.slopes[head + of] * (float)((k & 1 ? key.y : key.x) - s.list.position);
+                y[n][k] *= LOG2E;
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const float own = k & 1 ? bias.y : bias.x, z = y[n][k] + own;
+            y[n][k] = own < MASK_LIMIT || z < MASK_LIMIT ? MASKED : z;
+            most[k >> 1] = fmaxf(most[k >> 1], y[n][k]);
+        }
+    }
+}
+
+/* Scores become weights, relative to what the heads' sums go by: `top`, which a much larger
+   score changes. den: sums of the weights so far. */
+__device__ __forceinline__ void weigh_many(many_memory &s, int turn, int m, float (&most)[2],
+                                           float (&top)[2], float (&den)[2],
+                                           float (&y)[MANY_KEY_TILES][4]) {
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
+    float keep[2], sum[2] = { 0.0f, 0.0f }, zero[2];
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], 1));
+        most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], 2));
+        const float now = most[e] - top[e] > MANY_SLACK ? most[e] : top[e];
+        keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - now);
+        zero[e] = now < MASK_LIMIT ? 0.0f : now;
+        top[e] = now;
+    }
+#pragma unroll
+    for (int n = 0; n < MANY_KEY_TILES; n++)
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            y[n][k] = pow2(y[n][k] - zero[k >> 1]);
+            sum[k >> 1] += y[n][k];
+        }
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        sum[e] += __shfl_xor_sync(FULL, sum[e], 1);
+        sum[e] += __shfl_xor_sync(FULL, sum[e], 2);
+        den[e] = den[e] * keep[e] + sum[e];
+        if (c == 0) s.keep[turn][16 * m + r + 8 * e] = keep[e];
+    }
+    const bool changes = __any_sync(FULL, keep[0] != 1.0f || keep[1] != 1.0f);
+    if (lane == 0) s.changes[turn][m] = changes;
+}
+
+/* Sums of the columns of V go on with the block whose weights are those of `turn`; a lane's row
+   and piece of V is at `values`. */
+__device__ __forceinline__ void add_many(const params &p, const many_memory &s, int turn, int heads,
+                                         unsigned values, int v_row,
+                                         float (&acc)[MANY_HEAD_TILES][MANY_TILES][4]) {
+    const int lane = threadIdx.x & 31, r = lane >> 2;
+#pragma unroll
+    for (int h = 0; h < MANY_HEAD_TILES; h++) {
+        if (16 * h >= heads || !s.changes[turn][h]) continue;
+        const float keep[2] = { s.keep[turn][16 * h + r], s.keep[turn][16 * h + r + 8] };
+#pragma unroll
+        for (int n = 0; n < MANY_TILES; n++)
+#pragma unroll
+            for (int k = 0; k < 4; k++) acc[h][n][k] *= keep[k >> 1];
+    }
+    with_type<sixteen>(p, [&](auto type) {
+        typedef decltype(type) T;
+        enum { QUADS = MANY_TILES / 4, TURNS = MANY_KEY_TILES / 2 * QUADS };
+        const auto load_values = [&](int t, unsigned (*v)[4]) {
+            const unsigned from = values + (unsigned)(t / QUADS * 16 * v_row + t % QUADS * 64);
+            load_transposed(from, v[0]);
+            load_transposed(from + 32u, v[1]);
+        };
+        unsigned v[2][2][4];                        /* the next turn's are on their way */
+        load_values(0, v[0]);
+#pragma unroll
+        for (int t = 0; t < TURNS; t++) {
+            const int j = t / QUADS, n = t % QUADS * 4;
+            if (t + 1 < TURNS) load_values(t + 1, v[(t + 1) & 1]);
+            uint4 w[2] = { s.weight[turn][0][0][j][lane], s.weight[turn][1][0][j][lane] };
+#pragma unroll
+            for (int h = 0; h < MANY_HEAD_TILES; h++) {
+                if (16 * h >= heads) break;
+                const uint4 now[2] = { w[0], w[1] };
+                if (h + 1 < MANY_HEAD_TILES) {
+                    w[0] = s.weight[turn][0][h + 1][j][lane];
+                    w[1] = s.weight[turn][1][h + 1][j][lane];
+                }
+#pragma unroll
+                for (int two = 0; two < 2; two++)
+#pragma unroll
+                    for (int k = 0; k < 4; k++)
+                        mma(acc[h][n + k], now[two].x, now[two].y, now[two].z, now[two].w,
+                            v[t & 1][k >> 1][2 * (k & 1)], v[t & 1][k >> 1][2 * (k & 1) + 1], T());
+            }
+        }
+    });
+}
+
+/* Sums of all heads' columns from `column` on, times unscale, go to `out`, which heads have
+   `apart` floats from each other. */
+__device__ __forceinline__ void write_many(const params &p, float *out, i64 apart, int column, int heads,
+                                           float unscale,
+                                           const float (&acc)[MANY_HEAD_TILES][MANY_TILES][4]) {
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
+#pragma unroll
+    for (int h = 0; h < MANY_HEAD_TILES; h++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int of = 16 * h + r + 8 * e;
+            float *const row = out + of * apart + column + 2 * c;
+            if (of < heads)
+#pragma unroll
+                for (int n = 0; n < MANY_TILES; n++)
+                    if (column + 8 * n < p.dv)
+                        *(float2 *)(row + 8 * n) = make_float2(acc[h][n][2 * e] * unscale,
+                                                               acc[h][n][2 * e + 1] * unscale);
+        }
+}
+
 /* For rows of more than 256 and up to 576 features, such as MLA's, for up to 64 query heads at
    once; K, V and q of one type of 16 bits.
    Grid: (part of a list x slice of 64 heads, list, batch). A CTA has one part, see part_keys,
@@ -12535,8 +12735,7 @@ __device__ __forceinline__ float *many_sums(const params &p, int b, int head, in
    Barriers, for each block: its rows are there and the slot of the one before the last is free;
    the second half's scores are there. */
 __global__ void __launch_bounds__(MANY_WARPS * 32) k_list_many(const __grid_constant__ params p) {
-    enum { EACH = MANY_KEYS / MANY_WARPS, KEY_TILES = MANY_KEYS / 8, MS = MANY_HEADS / 16 };
-    enum { FOUND = 32 / EACH, STEPS = MANY_DIM / 32, TILES = MANY_COLUMNS / (8 * MANY_WARPS) };
+    enum { EACH = MANY_KEYS / MANY_WARPS, FOUND = 32 / EACH };
     DYNAMIC_SHARED(slots);
     many_memory &s = *(many_memory *)slots;
     const int lane = threadIdx.x & 31, warp = this_warp(), r = lane >> 2, c = lane & 3, m = warp & 3;
@@ -12548,19 +12747,8 @@ __global__ void __launch_bounds__(MANY_WARPS * 32) k_list_many(const __grid_cons
               kv = (int)p.by_group.quotient((unsigned)head);
     const int lead = p.k_lead, from_step = second ? lead : 0;
     const bool scores = 16 * m < heads;             /* whether this warp has heads to score */
-    unsigned q[STEPS][4];
-    {
-        const char *const row = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
-                              + (i64)(head + 16 * m + r) * p.q_stride[2];
-#pragma unroll
-        for (int i = 0; i < STEPS; i++)
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const int f = 16 * (from_step + i) + 8 * (k >> 1) + 2 * c, of = 16 * m + r + 8 * (k & 1);
-                const bool have = i < lead && f < p.d && of < heads;
-                q[i][k] = have ? *(const unsigned *)(row + 8 * (k & 1) * p.q_stride[2] + 2 * f) : 0;
-            }
-    }
+    unsigned q[MANY_STEPS][4];
+    load_many_query(p, b, head, heads, m, from_step, lead, q);
     wait_for_previous();
     const listed &x = s.list;                       /* there are no registers left for it */
     if (threadIdx.x == 0) s.list = listed_keys(p, b, item);
@@ -12578,17 +12766,6 @@ __global__ void __launch_bounds__(MANY_WARPS * 32) k_list_many(const __grid_cons
     int at = from + MANY_KEYS * (lane / EACH) + EACH * warp + (lane & (EACH - 1));
     raw_entry next = load_entry(p, x.keys, x.weights, at);
     listed_key own = { -1, NO_ROW, NO_ROW, MASKED };
-    /* eight lanes a row, up to LOADS pieces each; zeros where a row ends or there is none */
-    const auto send_row = [&](auto loads, unsigned to, const char *base, i64 row, int have, int row_bytes) {
-        const int first = 16 * (lane & 7);
-        const char *const source = base + (row == NO_ROW ? 0 : row + first);
-        if (row == NO_ROW) have = 0;
-#pragma unroll
-        for (int k = 0; k < decltype(loads)::value; k++)
-            if (128 * k < row_bytes)
-                copy16_or_zero_at(to + (unsigned)(first + 128 * k), source + 128 * k,
-                                  first + 128 * k < have);
-    };
     const auto send = [&](int i, int slot) {
         if (i < blocks) {
             const int first = EACH * warp, turn = i & (FOUND - 1);
@@ -12603,26 +12780,26 @@ __global__ void __launch_bounds__(MANY_WARPS * 32) k_list_many(const __grid_cons
             }
             const int from_lane = EACH * turn + lane / 8, row = first + lane / 8;
             const unsigned base = ring + (unsigned)(slot * bytes);
-            send_row(a_number<MANY_DIM / 64>(), base + (unsigned)(row * pitch), p.k,
-                     __shfl_sync(FULL, own.k, from_lane), 2 * p.d, pitch - 16);
+            send_many_row<MANY_DIM / 64>(base + (unsigned)(row * pitch), p.k,
+                                         __shfl_sync(FULL, own.k, from_lane), 2 * p.d, pitch - 16);
             if (p.v_pitch)
-                send_row(a_number<MANY_COLUMNS / 64>(),
-                         base + (unsigned)(MANY_KEYS * pitch + row * p.v_pitch), p.v,
-                         __shfl_sync(FULL, own.v, from_lane), 2 * p.dv, p.v_pitch - 16);
+                send_many_row<MANY_COLUMNS / 64>(base + (unsigned)(MANY_KEYS * pitch + row * p.v_pitch),
+                                                 p.v, __shfl_sync(FULL, own.v, from_lane), 2 * p.dv,
+                                                 p.v_pitch - 16);
         }
         copy_commit();
     };
     float top[2] = { MASKED, MASKED }, den[2] = { 0.0f, 0.0f };
-    float acc[MS][TILES][4];
+    float acc[MANY_HEAD_TILES][MANY_TILES][4];
 #pragma unroll
-    for (int i = 0; i < MS; i++)
+    for (int i = 0; i < MANY_HEAD_TILES; i++)
 #pragma unroll
-        for (int n = 0; n < TILES; n++)
+        for (int n = 0; n < MANY_TILES; n++)
 #pragma unroll
             for (int k = 0; k < 4; k++) acc[i][n][k] = 0.0f;
     const float unit = pow2(weight_bits<sixteen>(p) > 0.0f ? weight_bits<sixteen>(p) - MANY_SLACK : 0.0f),
                 unscale = 1.0f / unit;
-    const int column = 8 * TILES * warp;
+    const int column = 8 * MANY_TILES * warp;
     /* of matrices of 8 rows of 16 bytes: a lane's row and piece, of K's two by two and V's */
     const int matrix = lane >> 3;
     const unsigned k_at = (unsigned)(((lane & 7) + 8 * (matrix >> 1)) * pitch + 16 * (matrix & 1)
@@ -12649,93 +12826,24 @@ __global__ void __launch_bounds__(MANY_WARPS * 32) k_list_many(const __grid_cons
             __syncthreads();
         }
         const int turn = i & 1;
-        float y[KEY_TILES][4];
+        float y[MANY_KEY_TILES][4];
         if (i < blocks && scores) {
-#pragma unroll
-            for (int n = 0; n < KEY_TILES; n++) y[n][0] = y[n][1] = y[n][2] = y[n][3] = 0.0f;
-            const unsigned rows = ring + (unsigned)(slot * bytes) + k_at;
-            with_type<sixteen>(p, [&](auto type) {
-                typedef decltype(type) T;
-                const unsigned others = rows + (unsigned)(16 * pitch);
-                unsigned w[2][2][4];                /* the next step's are on their way */
-                load_matrices(rows, w[0][0]);
-                load_matrices(others, w[0][1]);
-#pragma unroll
-                for (int k = 0; k < STEPS; k++) {
-                    if (k % 2 == 0 && k >= lead) break;
-                    if (k + 1 < STEPS) {
-                        load_matrices(rows + (unsigned)(32 * (k + 1)), w[(k + 1) & 1][0]);
-                        load_matrices(others + (unsigned)(32 * (k + 1)), w[(k + 1) & 1][1]);
-                    }
-#pragma unroll
-                    for (int n = 0; n < KEY_TILES; n++)
-                        mma(y[n], q[k][0], q[k][1], q[k][2], q[k][3], w[k & 1][n / 2][2 * (n & 1)],
-                            w[k & 1][n / 2][2 * (n & 1) + 1], T());
-                }
-            });
+            many_products(p, q, ring + (unsigned)(slot * bytes) + k_at, pitch, lead, y);
             if (second)
 #pragma unroll
-                for (int n = 0; n < KEY_TILES; n++)
+                for (int n = 0; n < MANY_KEY_TILES; n++)
                     s.scores[m][n][lane] = make_float4(y[n][0], y[n][1], y[n][2], y[n][3]);
         }
         __syncthreads();
         if (i < blocks && scores && !second) {
-            float most[2] = { MASKED, MASKED }, keep[2], sum[2] = { 0.0f, 0.0f }, zero[2];
-#pragma unroll
-            for (int n = 0; n < KEY_TILES; n++) {
-                const float4 other = s.scores[m][n][lane];
-                const float2 bias = *(const float2 *)&s.bias[slot][8 * n + 2 * c];
-                y[n][0] = (y[n][0] + other.x) * scale;
-                y[n][1] = (y[n][1] + other.y) * scale;
-                y[n][2] = (y[n][2] + other.z) * scale;
-                y[n][3] = (y[n][3] + other.w) * scale;
-                if (extra) {
-                    const int2 key = *(const int2 *)&s.key[slot][8 * n + 2 * c];
-#pragma unroll
-                    for (int k = 0; k < 4; k++) {
-                        const int of = 16 * m + r + 8 * (k >> 1);
-                        if (p.soft_cap > 0.0f) y[n][k] = cap_score(y[n][k], p.soft_cap, p.per_cap);
-                        if (p.slopes && of < heads)
-                            y[n][k] += p.slopes[head + of] * (float)((k & 1 ? key.y : key.x) - x.position);
-                        y[n][k] *= LOG2E;
-                    }
-                }
-#pragma unroll
-                for (int k = 0; k < 4; k++) {
-                    const float own = k & 1 ? bias.y : bias.x, z = y[n][k] + own;
-                    y[n][k] = own < MASK_LIMIT || z < MASK_LIMIT ? MASKED : z;
-                    most[k >> 1] = fmaxf(most[k >> 1], y[n][k]);
-                }
-            }
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], 1));
-                most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], 2));
-                const float now = most[e] - top[e] > MANY_SLACK ? most[e] : top[e];
-                keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - now);
-                zero[e] = now < MASK_LIMIT ? 0.0f : now;
-                top[e] = now;
-            }
-#pragma unroll
-            for (int n = 0; n < KEY_TILES; n++)
-#pragma unroll
-                for (int k = 0; k < 4; k++) {
-                    y[n][k] = pow2(y[n][k] - zero[k >> 1]);
-                    sum[k >> 1] += y[n][k];
-                }
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                sum[e] += __shfl_xor_sync(FULL, sum[e], 1);
-                sum[e] += __shfl_xor_sync(FULL, sum[e], 2);
-                den[e] = den[e] * keep[e] + sum[e];
-                if (c == 0) s.keep[turn][16 * m + r + 8 * e] = keep[e];
-            }
-            const bool changes = __any_sync(FULL, keep[0] != 1.0f || keep[1] != 1.0f);
-            if (lane == 0) s.changes[turn][m] = changes;
+            float most[2] = { MASKED, MASKED };
+            finish_many(p, s, slot, head, heads, m, scale, extra, y, most);
+            weigh_many(s, turn, m, most, top, den, y);
+            /* as V is multiplied with them */
             with_type<sixteen>(p, [&](auto type) {
                 typedef decltype(type) T;
 #pragma unroll
-                for (int j = 0; j < KEY_TILES / 2; j++) {
+                for (int j = 0; j < MANY_KEY_TILES / 2; j++) {
                     unsigned high[4], low[4];
 #pragma unroll
                     for (int k = 0; k < 4; k++) {
@@ -12754,65 +12862,11 @@ __global__ void __launch_bounds__(MANY_WARPS * 32) k_list_many(const __grid_cons
         slot_before = slot;
         slot = after(slot);
         if (i == 0 || column >= p.dv) continue;
-        /* V of the block before */
-        const int before = turn ^ 1;
-#pragma unroll
-        for (int h = 0; h < MS; h++) {
-            if (16 * h >= heads || !s.changes[before][h]) continue;
-            const float keep[2] = { s.keep[before][16 * h + r], s.keep[before][16 * h + r + 8] };
-#pragma unroll
-            for (int n = 0; n < TILES; n++)
-#pragma unroll
-                for (int k = 0; k < 4; k++) acc[h][n][k] *= keep[k >> 1];
-        }
-        with_type<sixteen>(p, [&](auto type) {
-            typedef decltype(type) T;
-            enum { QUADS = TILES / 4, TURNS = KEY_TILES / 2 * QUADS };
-            const auto load_values = [&](int t, unsigned (*v)[4]) {
-                const unsigned from = values + (unsigned)(t / QUADS * 16 * v_row + t % QUADS * 64);
-                load_transposed(from, v[0]);
-                load_transposed(from + 32u, v[1]);
-            };
-            unsigned v[2][2][4];                    /* the next turn's are on their way */
-            load_values(0, v[0]);
-#pragma unroll
-            for (int t = 0; t < TURNS; t++) {
-                const int j = t / QUADS, n = t % QUADS * 4;
-                if (t + 1 < TURNS) load_values(t + 1, v[(t + 1) & 1]);
-                uint4 w[2] = { s.weight[before][0][0][j][lane], s.weight[before][1][0][j][lane] };
-#pragma unroll
-                for (int h = 0; h < MS; h++) {
-                    if (16 * h >= heads) break;
-                    const uint4 now[2] = { w[0], w[1] };
-                    if (h + 1 < MS) {
-                        w[0] = s.weight[before][0][h + 1][j][lane];
-                        w[1] = s.weight[before][1][h + 1][j][lane];
-                    }
-#pragma unroll
-                    for (int two = 0; two < 2; two++)
-#pragma unroll
-                        for (int k = 0; k < 4; k++)
-                            mma(acc[h][n + k], now[two].x, now[two].y, now[two].z, now[two].w,
-                                v[t & 1][k >> 1][2 * (k & 1)], v[t & 1][k >> 1][2 * (k & 1) + 1], T());
-                }
-            }
-        });
+        add_many(p, s, turn ^ 1, heads, values, v_row, acc);            /* of the block before */
     }
     float *const out = many_sums(p, b, head, part);
     const i64 apart = (i64)p.splits * (p.dv + 2 + MANY_PAD);         /* from head to head */
-#pragma unroll
-    for (int h = 0; h < MS; h++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const int of = 16 * h + r + 8 * e;
-            float *const row = out + of * apart + column + 2 * c;
-            if (of < heads)
-#pragma unroll
-                for (int n = 0; n < TILES; n++)
-                    if (column + 8 * n < p.dv)
-                        *(float2 *)(row + 8 * n) = make_float2(acc[h][n][2 * e] * unscale,
-                                                               acc[h][n][2 * e + 1] * unscale);
-        }
+    write_many(p, out, apart, column, heads, unscale, acc);
     if (scores && !second && c == 0)
         for (int e = 0; e < 2; e++) {
             const int of = 16 * m + r + 8 * e;
