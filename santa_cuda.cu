@@ -11071,45 +11071,9 @@ __device__ __forceinline__ void write_lse(const params &p, const team &t, int h,
             = bad ? __int_as_float(0x7fc00000) : head_lse(p, t.head + h, top, sum);
 }
 
-/* Draws of a team of heads by one comb, their rows of V and, from a copy, of K: out and lse.
-   Grid: (cluster CTAs of a team, batch). The team's blocks and rows are dealt to 8 parts, these
-   to the cluster's CTAs of 8 warps, which send each other what they know:
-     always   the keys that are read exactly, before the scores are there
-     masses   of the parts of the blocks, then of the heads; what expects a large error is
-              rescued
-     sizes    of the blocks: the stash once, and where each begins in the comb's ticks of 2^-32
-              tooth
-     find     the keys of the teeth; a key is its first tooth's, and goes to the list of the
-              part that the tooth belongs to
-     rows     of K against q, then of V; the parts' sums in order
-   and a head whose log weights vary too much by what was found, or with a NaN, takes all of its
-   keys. Over ranks in two launches: TELL ends with the ticks of this rank's keys, PLACE begins
-   with those of the ranks before it. With exact scores the sure keys' sums go apart; from a
-   copy k_proxy_gather's FINISH makes out.
-   Reads, per team: blocks * (12 + 64 stash entries) a head, draws * (64 stash entries a head +
-   a row of K and of V). Latency-bound: all that does not depend on the scores stands before the
-   wait. Barriers: of the cluster, between these. */
-__global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ params p) {
-    DYNAMIC_SHARED(slots);
-    draw_memory &s = *(draw_memory *)slots;
-    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp();
-    if (tid == 0) s.own = team_of(p);
-    __syncthreads();
-    const team &t = s.own;
-    const int cluster = 1 << p.cluster_shift;
-    char *const stage = (char *)slots + p.stage_at;
-    float *const sums = p.sums ? p.sums + (t.row * DRAW_PARTS + (i64)t.cta * t.parts * t.heads) * p.dv
-                               : (float *)((char *)slots + sizeof s);
-    const i64 own = t.hi - t.lo;
-    if (tid == 0) {
-        s.word = (unsigned)(uniform(row_key<1>(p, t.b), 0, random_head(p, t.head), (unsigned)p.q_index, 0)
-                            * 4294967296.0);
-        s.run_shift = own > DRAW_RUNS ? 32 - __clz((int)((own - 1) / DRAW_RUNS)) : 0;
-    }
-#pragma unroll 1
-    for (int i = tid; i < DRAW_RUNS; i += PORTION) { s.run_end[i] = 0; s.key[i] = -1; }
-    static_assert((int)DRAW_RUNS == (int)DRAW_LIST, "zeroed together");
-    cluster_sync();                                 /* all are there to be written to */
+/* Squares of the heads' queries, which the errors of the copy's scores grow with. */
+__device__ __forceinline__ void square_queries(const params &p, draw_memory &s, const team &t) {
+    const int lane = threadIdx.x & 31, warp = this_warp();
 #pragma unroll 1
     for (int h0 = 0; p.copied && h0 < t.heads; h0 += SLICE) {
         load_slice(p, s, t, h0);
@@ -11125,230 +11089,170 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
             if (lane == 0) s.squares[h0 + warp] = squares;
         }
     }
-    bool rescued = false;
-    wait_for_previous();                            /* from here on the scores are complete */
-    launch_dependents();                            /* of launch_short */
-    /* and once more behind a rescue, for which little else is in registers */
-#pragma unroll 1
-    for (bool all = true;; all = false) {
-        if (!p.ranks) sum_parts(p, s, t, 0, t.heads);
-        cluster_sync();
-#pragma unroll 1
-        for (int i = warp; i < t.heads; i += GATHER_WARPS) settle_head(p, s, t, i, all);
-        __syncthreads();
-        if (!all || !p.copied || p.ranks) break;
-#pragma unroll 1
-        for (int h = 0; h < t.heads; h++) {
-            int rows = 0;
-            if (s.expected[h] > p.rescue_above && s.draws[h] && p.rescue_keys > 0) {
-                if (t.heads > SLICE) load_slice_rarely(p, s, t, h / SLICE * SLICE);
-                const rescued_keys x = rescue(p, s, (float *)s.key, t, h, s.top[h], s.inverse[h],
-                                              p.block_sums + (t.row + h) * p.blocks + t.first,
-                                              p.rescue_keys);
-                rows = x.rows;
-                if (tid == 0) s.off[h] = off_variance(x.off, s.expected[h]);
-                rescued = true;
-                __syncthreads();
-            }
-            if (p.rescued && t.cta == 0 && tid == 0) p.rescued[t.row + h] = rows;
-        }
-        if (!rescued) break;
-#pragma unroll 1
-        for (int i = tid; i < DRAW_LIST; i += PORTION) s.key[i] = -1;     /* it was scratch */
-    }
-    /* What is large stands here once, and each step of a CTA goes through it: MASSES, a ROUND
-       of the list, LAST: heads that take all of their keys. */
-    enum { MASSES, ROUND, LAST };
-    i64 base = 0, teeth = 0, from = 0, to = 0, rounds = 0, round = 0;
-    int mode = DRAWN;
-    bool listed = false;
-#pragma unroll 1
-    for (int step = MASSES;;) {
-        i64 start = 0, end = 0;
-        if (step == ROUND) {
-            start = round * DRAW_LIST;
-            end = min(start + DRAW_LIST, teeth);
-            if (listed && rounds > 1) {             /* the last list is used up everywhere */
-                for (int i = tid; i < DRAW_LIST; i += PORTION) s.key[i] = -1;
-                cluster_sync();
-                listed = false;
-            }
-        }
-        if (step == MASSES && p.rank_step == PLACE) {
-            const i64 *const ticks = p.ticks + t.row / t.heads * p.blocks + t.first + t.lo;
-#pragma unroll 1
-            for (int i = tid; i < own; i += PORTION)
-                atomicAdd((u64 *)&s.run_end[i >> s.run_shift], (u64)ticks[i]);
-        } else if (step == MASSES || (step == ROUND && !listed)) {
-            walk(p, s, t, step == ROUND, base, max(from, start), min(to, end), -start);
-            if (step == ROUND) { listed = true; cluster_sync(); }
-        }
-        if (step == MASSES) {
-            enum { EACH = DRAW_RUNS / PORTION };
-            i64 x[EACH], sum = 0, before = 0, all = 0;
-            __syncthreads();
-#pragma unroll
-            for (int i = 0; i < EACH; i++) x[i] = sum += s.run_end[EACH * tid + i];
-            i64 reached = sum;
-#pragma unroll
-            for (int o = 1; o < 32; o <<= 1) {
-                const i64 y = __shfl_up_sync(FULL, reached, o);
-                if (lane >= o) reached += y;
-            }
-            if (lane == 31) s.scan[warp] = reached;
-            __syncthreads();
-#pragma unroll
-            for (int i = 0; i < GATHER_WARPS; i++) {
-                if (i < warp) before += s.scan[i];
-                all += s.scan[i];
-            }
-#pragma unroll
-            for (int i = 0; i < EACH; i++) s.run_end[EACH * tid + i] = before + reached - sum + x[i];
-            if (tid < cluster) *in_cta(&s.ticks[t.cta], tid) = all;
-            cluster_sync();
-            if (p.rank_step == TELL) {
-#pragma unroll 1
-                for (int r = 0; r < cluster; r++) base += s.ticks[r];
-                if (t.cta == 0 && tid == 0) p.tile_count[t.row / t.heads] = base;
-                return;
-            }
-            /* over ranks teeth count from the first one here */
-#pragma unroll 1
-            for (int r = 0; r < p.rank; r++)
-                base += p.tile_counts[r * (i64)p.batch * (p.heads / t.heads) + t.row / t.heads];
-            base -= teeth_below(base, s.word) << 32;
-            i64 total = base;
-#pragma unroll 1
-            for (int r = 0; r < cluster; r++) {
-                if (r < t.cta) base += s.ticks[r];
-                total += s.ticks[r];
-            }
-            teeth = min(teeth_below(total, s.word), p.max_draws);
-            from = teeth_below(base, s.word);
-            to = min(teeth_below(base + s.ticks[t.cta], s.word), teeth);
-            rounds = max((teeth + DRAW_LIST - 1) / DRAW_LIST, (i64)1);
-            if (p.draws && t.cta == 0 && tid < t.heads) p.draws[t.row + tid] = tid ? 0 : (int)teeth;
-            mode = p.copied ? DRAWN : p.ranks ? SURE : WEIGH;
-            step = ROUND;
-            continue;
-        }
-        const int count = step == ROUND ? (int)(end - start) : t.range.end - t.range.begin;
-#pragma unroll 1
-        for (int h0 = 0; h0 < t.heads; h0 += SLICE) {
-            bool some = step == ROUND;
-#pragma unroll 1
-            for (int h = h0; h < min(h0 + SLICE, t.heads); h++) some |= s.again[h] != 0;
-            if (!some) continue;
-            if (p.copied && (step == LAST || t.heads > SLICE)) load_slice(p, s, t, h0);
-            take_rows(p, s, t, mode, count, h0, t.range.end, t.range.end, round > 0, sums, stage,
-                      DRAW_PARTS, t.cta * t.parts, t.parts);
-        }
-        if (step == ROUND && ++round < rounds) continue;
-        cluster_sync();
-        if (step == LAST) break;
-        round = 0;
-        if (mode == SURE) {                         /* what they take up, k_join_ranks sees */
-#pragma unroll 1
-            for (int h = t.cta; h < t.heads; h += cluster) {
-                float *const to
-                    = p.sure + (((i64)t.b * p.q_len + p.q_index) * p.heads + t.head + h) * (p.dv + 2);
-                const double share = sink_share(p, t.head + h, s.top[h], s.all[h]) * (double)p.v_scale;
-#pragma unroll 1
-                for (int f = tid; f < p.dv + 2; f += PORTION) {
-                    float x = 0.0f;
-#pragma unroll 1
-                    for (int part = 0; part < DRAW_PARTS; part++) {
-                        const float *const y = f < p.dv ? sums_of(p, t, sums, part) + (i64)h * p.dv + f
-                            : in_cta(&s.extra[part & (t.parts - 1)][h][f == p.dv], cta_of_part(p, part));
-                        x += p.sums && f < p.dv ? __ldcg(y) : *y;
-                    }
-                    to[f] = f < p.dv ? (float)(share * (double)x) : x;
-                }
-            }
-            if (tid < t.heads) s.factor[tid] = 0.0f;
-            mode = DRAWN;
-            cluster_sync();
-            continue;
-        }
-        if (mode == WEIGH) {
-            /* what the weights miss of 1, the sure keys take up: santa__anchor */
-            if (tid < t.heads) {
-                double sum = 0.0, sure = 0.0;
-#pragma unroll 1
-                for (int part = 0; part < DRAW_PARTS; part++) {
-                    const float *x = in_cta(&s.extra[part & (t.parts - 1)][tid][0], cta_of_part(p, part));
-                    sum += (double)x[0];
-                    sure += (double)x[1];
-                }
-                s.factor[tid] = sure < 0.25 ? 1.0f : (float)(1.0 + (1.0 - sum) / sure);
-            }
-            mode = DRAWN;
-            __syncthreads();
-            continue;
-        }
+}
 
-        /* the sums of this CTA's first head are on their way beside what is known of all
-           heads */
-        const auto sum_of = [&](int h) {
-            float x = 0.0f;
-#pragma unroll
-            for (int part = 0; part < DRAW_PARTS; part++) {
-                const float *y = sums_of(p, t, sums, part) + (i64)h * p.dv + tid;
-                x += p.sums ? __ldcg(y) : *y;
-            }
-            return x;
-        };
-        const float own_sum = t.cta < t.heads && tid < p.dv ? sum_of(t.cta) : 0.0f;
-        bool any_again = false;                     /* of the heads that this thread decides */
+/* Heads that expect a large error are rescued; returns whether there are any. */
+__device__ __forceinline__ bool rescue_heads(const params &p, draw_memory &s, const team &t) {
+    const int tid = threadIdx.x;
+    bool rescued = false;
 #pragma unroll 1
-        for (int h = warp; h < t.heads; h += GATHER_WARPS) {
-            float x[3] = { 0.0f, 0.0f, 0.0f };
-            if (p.copied) {
-                const int part = lane & (DRAW_PARTS - 1);
-                const float *y = in_cta(&s.extra[part & (t.parts - 1)][h][0], cta_of_part(p, part));
-#pragma unroll
-                for (int i = 0; i < 3; i++) x[i] = y[i];
-#pragma unroll
-                for (int o = 1; o < DRAW_PARTS; o <<= 1)
-#pragma unroll
-                    for (int i = 0; i < 3; i++) x[i] += __shfl_xor_sync(FULL, x[i], o);
-            }
-            if (lane) continue;
-            const float found = p.copied ? found_variance(x[0], x[1], x[2], s.off[h]) : 0.0f;
-            const float denominator = p.copied ? x[0] + s.fixed_share[h] : 1.0f;
-            const double all = s.all[h];
-            const bool again = p.copied && !p.ranks
-                            && (s.bad[h] || is_too_far(p, found, denominator, all > 0.0));
-            const bool bad = p.copied ? !(fabsf(denominator) <= FLT_MAX) : s.bad[h] != 0;
-            double estimate = p.copied ? all * (1.0 + ((double)x[0] - (double)x[1])) : all;
-            if (!(estimate > 0.0)) estimate = all * (double)denominator;
-            s.again[h] = again;
-            any_again |= again;
-            if (p.ranks && p.copied && t.cta == 0)
-                p.rank_drawn[t.row + h] = make_float4(x[0], x[1], x[2], p.rank ? 0.0f : s.fixed_share[h]);
-            s.result[h] = p.ranks && p.copied ? 1.0f : bad ? __int_as_float(0x7fc00000)
-                        : denominator > 0.0f ? (float)sink_share(p, t.head + h, s.top[h], estimate)
-                                               / denominator * p.v_scale : 0.0f;
-            s.all[h] = bad ? (double)__int_as_float(0x7fc00000) : estimate;
-            if (t.cta == 0 && p.found)
-                p.found[t.row + h] = make_float4(s.expected[h], found, again ? 1.0f : 0.0f,
-                                                 t.range.begin < t.range.end ? 1.0f : 0.0f);
+    for (int h = 0; h < t.heads; h++) {
+        int rows = 0;
+        if (s.expected[h] > p.rescue_above && s.draws[h] && p.rescue_keys > 0) {
+            if (t.heads > SLICE) load_slice_rarely(p, s, t, h / SLICE * SLICE);
+            const rescued_keys x = rescue(p, s, (float *)s.key, t, h, s.top[h], s.inverse[h],
+                                          p.block_sums + (t.row + h) * p.blocks + t.first,
+                                          p.rescue_keys);
+            rows = x.rows;
+            if (tid == 0) s.off[h] = off_variance(x.off, s.expected[h]);
+            rescued = true;
+            __syncthreads();
         }
-        const bool redo = __syncthreads_or(any_again);
-#pragma unroll 1
-        for (int h = t.cta; h < t.heads; h += cluster)
-            if (!s.again[h] && tid < p.dv) {
-                const float x = h == t.cta ? own_sum : sum_of(h);
-                /* a head without mass has nothing of a NaN that another one read */
-                write_out(p, t, h, tid, s.all[h] == 0.0 ? 0.0f : x * s.result[h]);
-            }
-        if (p.lse && t.cta == 0 && tid < t.heads && !s.again[tid])
-            write_lse(p, t, tid, !(s.all[tid] <= DBL_MAX), s.top[tid], s.all[tid]);
-        cluster_sync();                             /* nobody reads another's memory any more */
-        if (!redo) return;
-        mode = ALWAYS;
-        step = LAST;
+        if (p.rescued && t.cta == 0 && tid == 0) p.rescued[t.row + h] = rows;
     }
+    return rescued;
+}
+
+/* Ticks of this CTA's runs become those up to and with each of them; the cluster is told how
+   many there are in all. */
+__device__ __forceinline__ void add_up_runs(draw_memory &s, const team &t, int cluster) {
+    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp();
+    enum { EACH = DRAW_RUNS / PORTION };
+    i64 x[EACH], sum = 0, before = 0, all = 0;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < EACH; i++) x[i] = sum += s.run_end[EACH * tid + i];
+    i64 reached = sum;
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) {
+        const i64 y = __shfl_up_sync(FULL, reached, o);
+        if (lane >= o) reached += y;
+    }
+    if (lane == 31) s.scan[warp] = reached;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < GATHER_WARPS; i++) {
+        if (i < warp) before += s.scan[i];
+        all += s.scan[i];
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++) s.run_end[EACH * tid + i] = before + reached - sum + x[i];
+    if (tid < cluster) *in_cta(&s.ticks[t.cta], tid) = all;
+    cluster_sync();
+}
+
+/* Teeth of a team: `all` of this rank's, from .. to - 1 in this CTA's blocks, whose first tick
+   is base. Over ranks they count from the first one here. */
+struct team_teeth { i64 base, all, from, to; };
+__device__ __forceinline__ void find_teeth(const params &p, const draw_memory &s, const team &t,
+                                           int cluster, team_teeth &x) {
+#pragma unroll 1
+    for (int r = 0; r < p.rank; r++)
+        x.base += p.tile_counts[r * (i64)p.batch * (p.heads / t.heads) + t.row / t.heads];
+    x.base -= teeth_below(x.base, s.word) << 32;
+    i64 total = x.base;
+#pragma unroll 1
+    for (int r = 0; r < cluster; r++) {
+        if (r < t.cta) x.base += s.ticks[r];
+        total += s.ticks[r];
+    }
+    x.all = min(teeth_below(total, s.word), p.max_draws);
+    x.from = teeth_below(x.base, s.word);
+    x.to = min(teeth_below(x.base + s.ticks[t.cta], s.word), x.all);
+}
+
+/* The sums of the sure keys go apart; what they take up, k_join_ranks sees. */
+__device__ __forceinline__ void write_sure(const params &p, draw_memory &s, const team &t, int cluster,
+                                           float *sums) {
+    const int tid = threadIdx.x;
+#pragma unroll 1
+    for (int h = t.cta; h < t.heads; h += cluster) {
+        float *const to = p.sure + (((i64)t.b * p.q_len + p.q_index) * p.heads + t.head + h) * (p.dv + 2);
+        const double share = sink_share(p, t.head + h, s.top[h], s.all[h]) * (double)p.v_scale;
+#pragma unroll 1
+        for (int f = tid; f < p.dv + 2; f += PORTION) {
+            float x = 0.0f;
+#pragma unroll 1
+            for (int part = 0; part < DRAW_PARTS; part++) {
+                const float *const y = f < p.dv ? sums_of(p, t, sums, part) + (i64)h * p.dv + f
+                    : in_cta(&s.extra[part & (t.parts - 1)][h][f == p.dv], cta_of_part(p, part));
+                x += p.sums && f < p.dv ? __ldcg(y) : *y;
+            }
+            to[f] = f < p.dv ? (float)(share * (double)x) : x;
+        }
+    }
+}
+
+/* What the weights miss of 1, the sure keys take up: santa__anchor. A thread has a head. */
+__device__ __forceinline__ void anchor_weights(const params &p, draw_memory &s, const team &t) {
+    const int h = threadIdx.x;
+    double sum = 0.0, sure = 0.0;
+#pragma unroll 1
+    for (int part = 0; part < DRAW_PARTS; part++) {
+        const float *x = in_cta(&s.extra[part & (t.parts - 1)][h][0], cta_of_part(p, part));
+        sum += (double)x[0];
+        sure += (double)x[1];
+    }
+    s.factor[h] = sure < 0.25 ? 1.0f : (float)(1.0 + (1.0 - sum) / sure);
+}
+
+/* Column threadIdx.x of a head's sums, over the parts. */
+__device__ __forceinline__ float summed_column(const params &p, const team &t, float *sums, int h) {
+    float x = 0.0f;
+#pragma unroll
+    for (int part = 0; part < DRAW_PARTS; part++) {
+        const float *y = sums_of(p, t, sums, part) + (i64)h * p.dv + threadIdx.x;
+        x += p.sums ? __ldcg(y) : *y;
+    }
+    return x;
+}
+
+/* What a head's sums are multiplied with, by what its draws have found, and whether it takes
+   all of its keys. Returns whether one of this thread's heads does. */
+__device__ __forceinline__ bool judge_heads(const params &p, draw_memory &s, const team &t) {
+    const int lane = threadIdx.x & 31, warp = this_warp();
+    bool any_again = false;                         /* of the heads that this thread decides */
+#pragma unroll 1
+    for (int h = warp; h < t.heads; h += GATHER_WARPS) {
+        float x[3] = { 0.0f, 0.0f, 0.0f };
+        if (p.copied) {
+            const int part = lane & (DRAW_PARTS - 1);
+            const float *y = in_cta(&s.extra[part & (t.parts - 1)][h][0], cta_of_part(p, part));
+#pragma unroll
+            for (int i = 0; i < 3; i++) x[i] = y[i];
+#pragma unroll
+            for (int o = 1; o < DRAW_PARTS; o <<= 1)
+#pragma unroll
+                for (int i = 0; i < 3; i++) x[i] += __shfl_xor_sync(FULL, x[i], o);
+        }
+        if (lane) continue;
+        const float found = p.copied ? found_variance(x[0], x[1], x[2], s.off[h]) : 0.0f;
+        const float denominator = p.copied ? x[0] + s.fixed_share[h] : 1.0f;
+        const double all = s.all[h];
+        const bool again = p.copied && !p.ranks
+                        && (s.bad[h] || is_too_far(p, found, denominator, all > 0.0));
+        const bool bad = p.copied ? !(fabsf(denominator) <= FLT_MAX) : s.bad[h] != 0;
+        double estimate = p.copied ? all * (1.0 + ((double)x[0] - (double)x[1])) : all;
+        if (!(estimate > 0.0)) estimate = all * (double)denominator;
+        s.again[h] = again;
+        any_again |= again;
+        if (p.ranks && p.copied && t.cta == 0)
+            p.rank_drawn[t.row + h] = make_float4(x[0], x[1], x[2], p.rank ? 0.0f : s.fixed_share[h]);
+        s.result[h] = p.ranks && p.copied ? 1.0f : bad ? __int_as_float(0x7fc00000)
+                    : denominator > 0.0f ? (float)sink_share(p, t.head + h, s.top[h], estimate)
+                                           / denominator * p.v_scale : 0.0f;
+        s.all[h] = bad ? (double)__int_as_float(0x7fc00000) : estimate;
+        if (t.cta == 0 && p.found)
+            p.found[t.row + h] = make_float4(s.expected[h], found, again ? 1.0f : 0.0f,
+                                             t.range.begin < t.range.end ? 1.0f : 0.0f);
+    }
+    return any_again;
+}
+
+/* out and lse of heads that have taken all of their keys. */
+__device__ __forceinline__ void write_again(const params &p, draw_memory &s, const team &t, int cluster,
+                                            float *sums) {
+    const int tid = threadIdx.x;
 #pragma unroll 1
     for (int h = t.cta; h < t.heads; h += cluster) {
         if (!s.again[h]) continue;
@@ -11373,6 +11277,154 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
                                     * p.v_scale : 0.0f);
         if (tid == 0) write_lse(p, t, h, bad, top, sum);
     }
+}
+
+/* Draws of a team of heads by one comb, their rows of V and, from a copy, of K: out and lse.
+   Grid: (cluster CTAs of a team, batch). The team's blocks and rows are dealt to 8 parts, these
+   to the cluster's CTAs of 8 warps, which send each other what they know:
+     always   the keys that are read exactly, before the scores are there
+     masses   of the parts of the blocks, then of the heads; what expects a large error is
+              rescued
+     sizes    of the blocks: the stash once, and where each begins in the comb's ticks of 2^-32
+              tooth
+     find     the keys of the teeth; a key is its first tooth's, and goes to the list of the
+              part that the tooth belongs to
+     rows     of K against q, then of V; the parts' sums in order
+   and a head whose log weights vary too much by what was found, or with a NaN, takes all of its
+   keys. Over ranks in two launches: TELL ends with the ticks of this rank's keys, PLACE begins
+   with those of the ranks before it. With exact scores the sure keys' sums go apart; from a
+   copy k_proxy_gather's FINISH makes out.
+   Reads, per team: blocks * (12 + 64 stash entries) a head, draws * (64 stash entries a head +
+   a row of K and of V). Latency-bound: all that does not depend on the scores stands before the
+   wait. Barriers: of the cluster, between these. */
+__global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ params p) {
+    DYNAMIC_SHARED(slots);
+    draw_memory &s = *(draw_memory *)slots;
+    const int tid = threadIdx.x, warp = this_warp();
+    if (tid == 0) s.own = team_of(p);
+    __syncthreads();
+    const team &t = s.own;
+    const int cluster = 1 << p.cluster_shift;
+    char *const stage = (char *)slots + p.stage_at;
+    float *const sums = p.sums ? p.sums + (t.row * DRAW_PARTS + (i64)t.cta * t.parts * t.heads) * p.dv
+                               : (float *)((char *)slots + sizeof s);
+    const i64 own = t.hi - t.lo;
+    if (tid == 0) {
+        s.word = (unsigned)(uniform(row_key<1>(p, t.b), 0, random_head(p, t.head), (unsigned)p.q_index, 0)
+                            * 4294967296.0);
+        s.run_shift = own > DRAW_RUNS ? 32 - __clz((int)((own - 1) / DRAW_RUNS)) : 0;
+    }
+#pragma unroll 1
+    for (int i = tid; i < DRAW_RUNS; i += PORTION) { s.run_end[i] = 0; s.key[i] = -1; }
+    static_assert((int)DRAW_RUNS == (int)DRAW_LIST, "zeroed together");
+    cluster_sync();                                 /* all are there to be written to */
+    square_queries(p, s, t);
+    wait_for_previous();                            /* from here on the scores are complete */
+    launch_dependents();                            /* of launch_short */
+    /* and once more behind a rescue, for which little else is in registers */
+#pragma unroll 1
+    for (bool all = true;; all = false) {
+        if (!p.ranks) sum_parts(p, s, t, 0, t.heads);
+        cluster_sync();
+#pragma unroll 1
+        for (int i = warp; i < t.heads; i += GATHER_WARPS) settle_head(p, s, t, i, all);
+        __syncthreads();
+        if (!all || !p.copied || p.ranks) break;
+        if (!rescue_heads(p, s, t)) break;
+#pragma unroll 1
+        for (int i = tid; i < DRAW_LIST; i += PORTION) s.key[i] = -1;     /* it was scratch */
+    }
+    /* What is large stands here once, and each step of a CTA goes through it: MASSES, a ROUND
+       of the list, LAST: heads that take all of their keys. */
+    enum { MASSES, ROUND, LAST };
+    team_teeth teeth = { 0, 0, 0, 0 };
+    i64 rounds = 0, round = 0;
+    int mode = DRAWN;
+    bool listed = false;
+#pragma unroll 1
+    for (int step = MASSES;;) {
+        i64 start = 0, end = 0;
+        if (step == ROUND) {
+            start = round * DRAW_LIST;
+            end = min(start + DRAW_LIST, teeth.all);
+            if (listed && rounds > 1) {             /* the last list is used up everywhere */
+                for (int i = tid; i < DRAW_LIST; i += PORTION) s.key[i] = -1;
+                cluster_sync();
+                listed = false;
+            }
+        }
+        if (step == MASSES && p.rank_step == PLACE) {
+            const i64 *const ticks = p.ticks + t.row / t.heads * p.blocks + t.first + t.lo;
+#pragma unroll 1
+            for (int i = tid; i < own; i += PORTION)
+                atomicAdd((u64 *)&s.run_end[i >> s.run_shift], (u64)ticks[i]);
+        } else if (step == MASSES || (step == ROUND && !listed)) {
+            walk(p, s, t, step == ROUND, teeth.base, max(teeth.from, start), min(teeth.to, end), -start);
+            if (step == ROUND) { listed = true; cluster_sync(); }
+        }
+        if (step == MASSES) {
+            add_up_runs(s, t, cluster);
+            if (p.rank_step == TELL) {
+#pragma unroll 1
+                for (int r = 0; r < cluster; r++) teeth.base += s.ticks[r];
+                if (t.cta == 0 && tid == 0) p.tile_count[t.row / t.heads] = teeth.base;
+                return;
+            }
+            find_teeth(p, s, t, cluster, teeth);
+            rounds = max((teeth.all + DRAW_LIST - 1) / DRAW_LIST, (i64)1);
+            if (p.draws && t.cta == 0 && tid < t.heads) p.draws[t.row + tid] = tid ? 0 : (int)teeth.all;
+            mode = p.copied ? DRAWN : p.ranks ? SURE : WEIGH;
+            step = ROUND;
+            continue;
+        }
+        const int count = step == ROUND ? (int)(end - start) : t.range.end - t.range.begin;
+#pragma unroll 1
+        for (int h0 = 0; h0 < t.heads; h0 += SLICE) {
+            bool some = step == ROUND;
+#pragma unroll 1
+            for (int h = h0; h < min(h0 + SLICE, t.heads); h++) some |= s.again[h] != 0;
+            if (!some) continue;
+            if (p.copied && (step == LAST || t.heads > SLICE)) load_slice(p, s, t, h0);
+            take_rows(p, s, t, mode, count, h0, t.range.end, t.range.end, round > 0, sums, stage,
+                      DRAW_PARTS, t.cta * t.parts, t.parts);
+        }
+        if (step == ROUND && ++round < rounds) continue;
+        cluster_sync();
+        if (step == LAST) break;
+        round = 0;
+        if (mode == SURE) {
+            write_sure(p, s, t, cluster, sums);
+            if (tid < t.heads) s.factor[tid] = 0.0f;
+            mode = DRAWN;
+            cluster_sync();
+            continue;
+        }
+        if (mode == WEIGH) {
+            if (tid < t.heads) anchor_weights(p, s, t);
+            mode = DRAWN;
+            __syncthreads();
+            continue;
+        }
+
+        /* the sums of this CTA's first head are on their way beside what is known of all
+           heads */
+        const float own_sum = t.cta < t.heads && tid < p.dv ? summed_column(p, t, sums, t.cta) : 0.0f;
+        const bool redo = __syncthreads_or(judge_heads(p, s, t));
+#pragma unroll 1
+        for (int h = t.cta; h < t.heads; h += cluster)
+            if (!s.again[h] && tid < p.dv) {
+                const float x = h == t.cta ? own_sum : summed_column(p, t, sums, h);
+                /* a head without mass has nothing of a NaN that another one read */
+                write_out(p, t, h, tid, s.all[h] == 0.0 ? 0.0f : x * s.result[h]);
+            }
+        if (p.lse && t.cta == 0 && tid < t.heads && !s.again[tid])
+            write_lse(p, t, tid, !(s.all[tid] <= DBL_MAX), s.top[tid], s.all[tid]);
+        cluster_sync();                             /* nobody reads another's memory any more */
+        if (!redo) return;
+        mode = ALWAYS;
+        step = LAST;
+    }
+    write_again(p, s, t, cluster, sums);
     cluster_sync();
 }
 
