@@ -11074,8 +11074,8 @@ __device__ __forceinline__ void write_lse(const params &p, const team &t, int h,
 }
 
 /* Squares of the heads' queries, which the errors of the copy's scores grow with. */
-__device__ __forceinline__ void square_queries(const params &p, draw_memory &s, const team &t) {
-    const int lane = threadIdx.x & 31, warp = this_warp();
+__device__ __forceinline__ void square_queries(const params &p, draw_memory &s, const team &t, int warp) {
+    const int lane = threadIdx.x & 31;
 #pragma unroll 1
     for (int h0 = 0; p.copied && h0 < t.heads; h0 += SLICE) {
         load_slice(p, s, t, h0);
@@ -11117,8 +11117,8 @@ __device__ __forceinline__ bool rescue_heads(const params &p, draw_memory &s, co
 
 /* Ticks of this CTA's runs become those up to and with each of them; the cluster is told how
    many there are in all. */
-__device__ __forceinline__ void add_up_runs(draw_memory &s, const team &t, int cluster) {
-    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp();
+__device__ __forceinline__ void add_up_runs(draw_memory &s, const team &t, int warp, int cluster) {
+    const int tid = threadIdx.x, lane = tid & 31;
     enum { EACH = DRAW_RUNS / PORTION };
     i64 x[EACH], sum = 0, before = 0, all = 0;
     __syncthreads();
@@ -11211,8 +11211,8 @@ __device__ __forceinline__ float summed_column(const params &p, const team &t, f
 
 /* What a head's sums are multiplied with, by what its draws have found, and whether it takes
    all of its keys. Returns whether one of this thread's heads does. */
-__device__ __forceinline__ bool judge_heads(const params &p, draw_memory &s, const team &t) {
-    const int lane = threadIdx.x & 31, warp = this_warp();
+__device__ __forceinline__ bool judge_heads(const params &p, draw_memory &s, const team &t, int warp) {
+    const int lane = threadIdx.x & 31;
     bool any_again = false;                         /* of the heads that this thread decides */
 #pragma unroll 1
     for (int h = warp; h < t.heads; h += GATHER_WARPS) {
@@ -11320,7 +11320,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
     for (int i = tid; i < DRAW_RUNS; i += PORTION) { s.run_end[i] = 0; s.key[i] = -1; }
     static_assert((int)DRAW_RUNS == (int)DRAW_LIST, "zeroed together");
     cluster_sync();                                 /* all are there to be written to */
-    square_queries(p, s, t);
+    square_queries(p, s, t, warp);
     wait_for_previous();                            /* from here on the scores are complete */
     launch_dependents();                            /* of launch_short */
     /* and once more behind a rescue, for which little else is in registers */
@@ -11365,7 +11365,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
             if (step == ROUND) { listed = true; cluster_sync(); }
         }
         if (step == MASSES) {
-            add_up_runs(s, t, cluster);
+            add_up_runs(s, t, warp, cluster);
             if (p.rank_step == TELL) {
 #pragma unroll 1
                 for (int r = 0; r < cluster; r++) teeth.base += s.ticks[r];
@@ -11411,7 +11411,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
         /* the sums of this CTA's first head are on their way beside what is known of all
            heads */
         const float own_sum = t.cta < t.heads && tid < p.dv ? summed_column(p, t, sums, t.cta) : 0.0f;
-        const bool redo = __syncthreads_or(judge_heads(p, s, t));
+        const bool redo = __syncthreads_or(judge_heads(p, s, t, warp));
 #pragma unroll 1
         for (int h = t.cta; h < t.heads; h += cluster)
             if (!s.again[h] && tid < p.dv) {
@@ -12300,8 +12300,8 @@ __device__ __forceinline__ void finish_listed(const params &p, const listed_key 
 /* Scores become weights relative to the part's maximum, of which the warps tell each other, as
    of the weights' sums. */
 template <int WARPS, typename M>
-__device__ __forceinline__ void weigh_listed(const params &p, M &s, float (&y)[4]) {
-    const int lane = threadIdx.x & 31, warp = this_warp(), r = lane >> 2, c = lane & 3;
+__device__ __forceinline__ void weigh_listed(const params &p, M &s, int warp, float (&y)[4]) {
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
     float m[2];
 #pragma unroll
     for (int e = 0; e < 2; e++) m[e] = fmaxf(fmaxf(y[e], y[2 + e]), MASKED);
@@ -12537,7 +12537,7 @@ k_list(const __grid_constant__ params p) {
             if (is_seen && !before) next = load_entry(p, x.keys, x.weights, at - x.head);
         } else copy_commit();
         if (!begun) continue;
-        weigh_listed<WARPS>(p, s, y);
+        weigh_listed<WARPS>(p, s, warp, y);
         const float unit = pow2(weight_bits<K>(p)), unscale = 1.0f / unit;
         s.weight[warp][lane] = packed_weights<K>(p, y, unit);
         copy_wait<1>();                             /* but for the next part's rows of K */
