@@ -8743,6 +8743,190 @@ __device__ __forceinline__ void rotate_query(const params &p, const unsigned (&r
     }
 }
 
+/* q of head `warp` of a slice, feature lane + 32 i, as it lies in memory. */
+template <int PIECES>
+__device__ __forceinline__ void load_raw_query(const params &p, int b, int head, int heads, int warp,
+                                               unsigned (&raw)[PIECES]) {
+    const int lane = threadIdx.x & 31;
+    const char *q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
+                  + (head + min(warp, heads - 1)) * p.q_stride[2];
+    const auto load = [&](auto type) {
+#pragma unroll
+        for (int i = 0; i < PIECES; i++)
+            raw[i] = *(const decltype(type) *)(q + min(lane + 32 * i, p.d - 1) * p.q_stride[3]);
+    };
+    if (p.q_type == SANTA_F32) load(0u); else load((unsigned short)0);
+}
+
+/* A lane's half of q's groups g and g + 1, from where it has the first of them. */
+__device__ __forceinline__ uint2 two_groups(const signed char *q, int g, int half) {
+    const signed char *const at = q + 16 * half;
+    return make_uint2(*(const unsigned *)(at + 32 * g), *(const unsigned *)(at + (32 * (g + 1) & 255)));
+}
+
+/* Codes of 64 keys times q's first part: a lane has a row of four matrices at at + row_at[0], of
+   four more at at + row_at[1]. Of 4 bits, with q in registers: sixteenfold, as the upper halves
+   of bytes are multiplied where they are. */
+template <int TWOS>
+__device__ __forceinline__ void code_products(unsigned at, const unsigned (&row_at)[2], unsigned stride,
+                                              const uint2 (&q)[2][TWOS][2], int (&sums)[4][4]) {
+    int upper[4][4] = {};
+#pragma unroll
+    for (int g = 0; g < TWOS; g++)
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            unsigned w[4], z[4];
+            load_matrices(at + row_at[k] + 2 * g * stride, w);
+            load_matrices(at + row_at[k] + (2 * g + 1) * stride, z);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const unsigned low = 0x0f0f0f0fu, high = 0xf0f0f0f0u;
+                mma_codes(sums[2 * k + i], w[2 * i] & low, w[2 * i + 1] & low, z[2 * i] & low,
+                          z[2 * i + 1] & low, q[0][g][0]);
+                mma_codes(upper[2 * k + i], w[2 * i] & high, w[2 * i + 1] & high, z[2 * i] & high,
+                          z[2 * i + 1] & high, q[0][g][1]);
+            }
+        }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int k = 0; k < 4; k++) sums[i][k] = 16 * sums[i][k] + upper[i][k];
+}
+/* Of any bits, with q in shared memory; the four more at next_at. */
+__device__ __forceinline__ void code_products(const params &p, unsigned at, unsigned next_at,
+                                              unsigned stride, int groups, const signed char *q,
+                                              int (&sums)[4][4]) {
+    const unsigned mask = p.copy.bits == 4 ? 0x0f0f0f0fu : 0x03030303u;
+#pragma unroll 1
+    for (int g = 0; g < groups; g++) {
+        const int chunk_of = p.copy.bits == 4 ? g : g / 2, down = p.copy.bits == 4 ? 0 : 4 * (g & 1);
+        const uint2 both
+            = make_uint2(*(const unsigned *)(q + 32 * g), *(const unsigned *)(q + 32 * g + 16));
+        unsigned w[8];
+        load_matrices(at + (unsigned)chunk_of * stride, w);
+        load_matrices(next_at + (unsigned)chunk_of * stride, w + 4);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            mma_codes(sums[i], w[2 * i] >> down & mask, w[2 * i + 1] >> down & mask,
+                      w[2 * i] >> (down + p.copy.bits) & mask,
+                      w[2 * i + 1] >> (down + p.copy.bits) & mask, both);
+    }
+}
+
+/* The centre times both parts of q, or what stands for them with few heads: products(k, lower,
+   upper) has rows 0 .. 7 of a left side in two groups' lower halves, 8 .. 15 in the upper
+   ones. */
+template <typename F>
+__device__ __forceinline__ void centre_products(bool few, int (&centre)[2][2], F products) {
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        if (k == 1 && few) break;
+        int lower[4] = {}, upper[4] = {};
+        products(k, lower, upper);
+        centre[k][0] = lower[0] + upper[2];
+        centre[k][1] = lower[1] + upper[3];
+    }
+}
+
+/* Gains of a lane's eight keys, number i that of key 8 r + (i ^ r). */
+__device__ __forceinline__ void load_gains(const char *at, int r, float (&gain)[8]) {
+    uint4 y = *(const uint4 *)at;
+    exchange(y.x, y.z, r & 4);
+    exchange(y.y, y.w, r & 4);
+    exchange(y.x, y.y, r & 2);
+    exchange(y.z, y.w, r & 2);
+    const unsigned turn = r & 1 ? 0x1032 : 0x3210;
+    const unsigned z[4] = { __byte_perm(y.x, 0, turn), __byte_perm(y.y, 0, turn),
+                            __byte_perm(y.z, 0, turn), __byte_perm(y.w, 0, turn) };
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 g2 = __half22float2(*(const __half2 *)&z[i]);
+        gain[2 * i] = g2.x;
+        gain[2 * i + 1] = g2.y;
+    }
+}
+
+/* What a soft cap and a slope make of a lane's scores; ago: the place of key 8 r, counted from
+   the row's position. */
+__device__ __forceinline__ void cap_and_slope(const params &p, float slope, int ago, int r,
+                                              float (&x)[8]) {
+#pragma unroll 1
+    for (int i = 0; i < 8; i++) {
+        float y = i & 4 ? i & 2 ? i & 1 ? x[7] : x[6] : i & 1 ? x[5] : x[4]
+                        : i & 2 ? i & 1 ? x[3] : x[2] : i & 1 ? x[1] : x[0];
+        if (p.soft_cap > 0.0f) y = cap_score(y, p.soft_cap, p.per_cap);
+        y = (y + slope * (float)(ago + (i ^ r))) * LOG2E;
+#pragma unroll
+        for (int k = 0; k < 8; k++) x[k] = k == i ? y : x[k];
+    }
+}
+
+/* A lane's eight numbers go to the stash as f32, keys in their order, if it has a head. */
+__device__ __forceinline__ void stash_floats(char *to, bool have, int r, unsigned (&y)[8]) {
+#pragma unroll
+    for (int o = 1; o < 8; o *= 2)
+#pragma unroll
+        for (int i = 0; i < 8; i++) if (!(i & o)) exchange(y[i], y[i + o], r & o);
+    if (have) {
+        *(uint4 *)to = make_uint4(y[0], y[1], y[2], y[3]);
+        *(uint4 *)(to + 16) = make_uint4(y[4], y[5], y[6], y[7]);
+    }
+}
+
+/* The largest score of a block; NaN if one is, or it is too large for the stash. */
+__device__ __forceinline__ float block_maximum(const float (&x)[8], bool log_stash) {
+    float m = x[0];
+#pragma unroll
+    for (int i = 1; i < 8; i++) m = max_or_nan(m, x[i]);
+#pragma unroll
+    for (int o = 4; o < 32; o <<= 1) m = max_or_nan(m, __shfl_xor_sync(FULL, m, o));
+    if (!(m < MASK_LIMIT) && !(fabsf(m) < (log_stash ? 100000.0f : INFINITY)))
+        m = __int_as_float(0x7fc00000);
+    return m;
+}
+
+/* Scores become masses u = 2^(-code / 16), whose codes are whole steps from the maximum m, which
+   is rounded alike; 255 stands for 0. Returns that maximum. The codes go to the stash, keys in
+   their order, if the lane has a head. */
+template <typename F>
+__device__ __forceinline__ float stash_codes(char *to, bool have, int r, float m, bool edge, F is_out,
+                                             float (&x)[8]) {
+    /* 2^23 + 2^22 more leaves an integer in the low byte */
+    const float zero = 12582912.0f, top = __fadd_rn(16.0f * m, zero);
+    unsigned n[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const float code = fminf(fmaf(x[i], -16.0f, top), zero + 254.0f);
+        n[i] = __float_as_uint(code);
+        x[i] = pow2(fmaf(code, -0.0625f, zero * 0.0625f));
+    }
+    if (__builtin_expect(edge, 0))
+#pragma unroll
+        for (int i = 0; i < 8; i++) if (is_out(i)) { x[i] = 0.0f; n[i] = 255; }
+    unsigned low = __byte_perm(__byte_perm(n[0], n[1], 0x0040), __byte_perm(n[2], n[3], 0x0040), 0x5410);
+    unsigned high = __byte_perm(__byte_perm(n[4], n[5], 0x0040), __byte_perm(n[6], n[7], 0x0040), 0x5410);
+    exchange(low, high, r & 4);
+    const unsigned turn = 0x3210u ^ (unsigned)(r & 3) * 0x1111u;
+    if (have) *(uint2 *)to = make_uint2(__byte_perm(low, 0, turn), __byte_perm(high, 0, turn));
+    return m < MASK_LIMIT ? MASKED : (top - zero) * 0.0625f;
+}
+
+/* Sums over a block of its masses, in lanes whose r & 4 is 0, and of masses times their gains
+   squared, in the others. */
+__device__ __forceinline__ float sum_or_spread(const float (&x)[8], const float (&gain)[8], int r) {
+    float sum = 0.0f, spread = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        sum += x[i];
+        spread += x[i] * (gain[i] * gain[i]);
+    }
+    const float y = __shfl_xor_sync(FULL, r & 4 ? sum : spread, 16);
+    sum = (r & 4 ? spread : sum) + y;
+    sum += __shfl_xor_sync(FULL, sum, 4);
+    sum += __shfl_xor_sync(FULL, sum, 8);
+    return sum;
+}
+
 /* Scores of 64 keys for up to 8 query heads from the copy of K: codes of u8 against q in 8
    bits. A warp streams its blocks through a ring in shared memory, each block by one bulk copy
    (pages of 16 or 32 keys: by four or two). Row r of the M side holds keys 8 r + (i ^ r), i = 0
@@ -8779,19 +8963,9 @@ k_proxy_scores(const __grid_constant__ params p) {
               kv = (int)(rest - (unsigned)b * p.by_kv.d);
     const int head = kv * p.group + slice * PASS_HEADS,
           heads = min(p.group - slice * PASS_HEADS, (int)PASS_HEADS);
-    /* q of head `warp` of the slice, feature lane + 32 i */
     enum { PIECES = G ? G : PROXY_DIM / 32 };
     unsigned raw[PIECES];
-    {
-        const char *q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
-                      + (head + min(warp, heads - 1)) * p.q_stride[2];
-        const auto load = [&](auto type) {
-#pragma unroll
-            for (int i = 0; i < PIECES; i++)
-                raw[i] = *(const decltype(type) *)(q + min(lane + 32 * i, p.d - 1) * p.q_stride[3]);
-        };
-        if (p.q_type == SANTA_F32) load(0u); else load((unsigned short)0);
-    }
+    load_raw_query(p, b, head, heads, warp, raw);
     const proxy_range range = copied_range(p, b);
     const int first = max(range.from / BLOCK, (int)chunk * p.chunk_blocks);
     const int last = min((range.to + BLOCK - 1) / BLOCK, (int)(chunk + 1) * p.chunk_blocks);
@@ -8857,17 +9031,13 @@ k_proxy_scores(const __grid_constant__ params p) {
     static_assert(G % 2 == 0, "two groups at a time");
     enum { TWOS = G ? G / 2 : 1 };
     uint2 q[2][TWOS][2];                            /* the halves of two groups */
-    const auto q_of = [&](int k, int g, int half) {
-        const signed char *const at = parts_of_q[k] + 16 * half;
-        return make_uint2(*(const unsigned *)(at + 32 * g), *(const unsigned *)(at + (32 * (g + 1) & 255)));
-    };
     if (G)
 #pragma unroll
         for (int k = 0; k < 2; k++)
 #pragma unroll
             for (int g = 0; g < TWOS; g++)
 #pragma unroll
-                for (int half = 0; half < 2; half++) q[k][g][half] = q_of(k, 2 * g, half);
+                for (int half = 0; half < 2; half++) q[k][g][half] = two_groups(parts_of_q[k], 2 * g, half);
     float unit[2], middle[2];
 #pragma unroll
     for (int e = 0; e < 2; e++) { unit[e] = s.unit[own + e & 7]; middle[e] = s.middle[own + e & 7]; }
@@ -8904,96 +9074,33 @@ k_proxy_scores(const __grid_constant__ params p) {
         const unsigned at = mine + (unsigned)(slot * p.slot_bytes);
         const char *here = (const char *)slots + (at - (unsigned)__cvta_generic_to_shared(slots));
         barrier_wait(full + 8 * slot, phase);
-        /* the centre: rows 0 .. 7 of a left side are two groups' lower halves, 8 .. 15 the
-           upper */
         int sums[4][4] = {}, centre[2][2];
-        const auto centre_sums = [&](auto products) {
-#pragma unroll
-            for (int k = 0; k < 2; k++) {
-                if (k == 1 && few) break;
-                int lower[4] = {}, upper[4] = {};
-                products(k, lower, upper);
-                centre[k][0] = lower[0] + upper[2];
-                centre[k][1] = lower[1] + upper[3];
-            }
-        };
         if (G) {
-            int upper[4][4] = {};
-#pragma unroll
-            for (int g = 0; g < TWOS; g++)
-#pragma unroll
-                for (int k = 0; k < 2; k++) {
-                    unsigned w[4], z[4];
-                    load_matrices(at + row_at[k] + 2 * g * stride, w);
-                    load_matrices(at + row_at[k] + (2 * g + 1) * stride, z);
-#pragma unroll
-                    for (int i = 0; i < 2; i++) {
-                        const unsigned low = 0x0f0f0f0fu, high = 0xf0f0f0f0u;
-                        mma_codes(sums[2 * k + i], w[2 * i] & low, w[2 * i + 1] & low, z[2 * i] & low,
-                                  z[2 * i + 1] & low, q[0][g][0]);
-                        mma_codes(upper[2 * k + i], w[2 * i] & high, w[2 * i + 1] & high, z[2 * i] & high,
-                                  z[2 * i + 1] & high, q[0][g][1]);
-                    }
-                }
+            code_products(at, row_at, stride, q, sums);
             unsigned w[TWOS][4];
 #pragma unroll
             for (int g = 0; g < TWOS; g++) load_matrices(at + centre_at + 64 * g, w[g]);
-            centre_sums([&](int k, int *lower, int *upper) {
+            centre_products(few, centre, [&](int k, int *lower, int *upper) {
 #pragma unroll
                 for (int g = 0; g < TWOS; g++) {
                     mma_centre(lower, w[g], q[k][g][0]);
                     mma_centre(upper, w[g], q[k][g][1]);
                 }
             });
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-#pragma unroll
-                for (int k = 0; k < 4; k++) sums[i][k] = 16 * sums[i][k] + upper[i][k];
         } else {
-            const unsigned mask = p.copy.bits == 4 ? 0x0f0f0f0fu : 0x03030303u;
-#pragma unroll 1
-            for (int g = 0; g < groups; g++) {
-                const int chunk_of = p.copy.bits == 4 ? g : g / 2,
-                      down = p.copy.bits == 4 ? 0 : 4 * (g & 1);
-                const uint2 both = make_uint2(*(const unsigned *)(parts_of_q[0] + 32 * g),
-                                              *(const unsigned *)(parts_of_q[0] + 32 * g + 16));
-                unsigned w[8];
-                load_matrices(at + row_at[0] + (unsigned)chunk_of * stride, w);
-                load_matrices(at + row_at[1] + (unsigned)chunk_of * stride, w + 4);
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    mma_codes(sums[i], w[2 * i] >> down & mask, w[2 * i + 1] >> down & mask,
-                              w[2 * i] >> (down + p.copy.bits) & mask,
-                              w[2 * i + 1] >> (down + p.copy.bits) & mask, both);
-            }
-            centre_sums([&](int k, int *lower, int *upper) {
+            code_products(p, at + row_at[0], at + row_at[1], stride, groups, parts_of_q[0], sums);
+            centre_products(few, centre, [&](int k, int *lower, int *upper) {
 #pragma unroll 1
                 for (int g = 0; g < groups; g += 2) {
                     unsigned w[4];
                     load_matrices(at + centre_at + 32 * g, w);
-                    mma_centre(lower, w, q_of(k, g, 0));
-                    mma_centre(upper, w, q_of(k, g, 1));
+                    mma_centre(lower, w, two_groups(parts_of_q[k], g, 0));
+                    mma_centre(upper, w, two_groups(parts_of_q[k], g, 1));
                 }
             });
         }
         float gain[8];
-        {
-            uint4 y = *(const uint4 *)(here + gains_at);
-            exchange(y.x, y.z, r & 4);
-            exchange(y.y, y.w, r & 4);
-            exchange(y.x, y.y, r & 2);
-            exchange(y.z, y.w, r & 2);
-            const unsigned turn = r & 1 ? 0x1032 : 0x3210;
-            const unsigned z[4] = { __byte_perm(y.x, 0, turn), __byte_perm(y.y, 0, turn),
-                  __byte_perm(y.z, 0, turn),
-                                    __byte_perm(y.w, 0, turn) };
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float2 g2 = __half22float2(*(const __half2 *)&z[i]);
-                gain[2 * i] = g2.x;
-                gain[2 * i + 1] = g2.y;
-            }
-        }
+        load_gains(here + gains_at, r, gain);
         const float scale = *(const float *)(here + part_at + p.copy.scale);
         /* at an end of the range, or on a bad page */
         const bool bad = bad_slots >> slot & 1u,
@@ -9009,7 +9116,7 @@ k_proxy_scores(const __grid_constant__ params p) {
             const float mean = scale * (unit[e] * (float)centre[0][e]
                                         + unit[e] * (1.0f / 254.0f)
                                           * (float)(few ? centre[0][1] : centre[1][e]));
-            float x[8], m, sum = 0.0f, spread = 0.0f;
+            float x[8];
             /* number i is of key 8 r + (i ^ r) */
 #pragma unroll
             for (int i = 0; i < 8; i++)
@@ -9017,15 +9124,7 @@ k_proxy_scores(const __grid_constant__ params p) {
                      + mean;
             if (extra) {
                 const float slope = p.slopes && h < heads ? p.slopes[head + h] : 0.0f;
-#pragma unroll 1
-                for (int i = 0; i < 8; i++) {
-                    float y = i & 4 ? i & 2 ? i & 1 ? x[7] : x[6] : i & 1 ? x[5] : x[4]
-                                    : i & 2 ? i & 1 ? x[3] : x[2] : i & 1 ? x[1] : x[0];
-                    if (p.soft_cap > 0.0f) y = cap_score(y, p.soft_cap, p.per_cap);
-                    y = (y + slope * (float)(block * BLOCK + 8 * r + (i ^ r) - range.position)) * LOG2E;
-#pragma unroll
-                    for (int k = 0; k < 8; k++) x[k] = k == i ? y : x[k];
-                }
+                cap_and_slope(p, slope, block * BLOCK + 8 * r - range.position, r, x);
             }
             if (__builtin_expect(edge, 0))
 #pragma unroll
@@ -9040,49 +9139,13 @@ k_proxy_scores(const __grid_constant__ params p) {
                 unsigned y[8];
 #pragma unroll
                 for (int i = 0; i < 8; i++) y[i] = __float_as_uint(x[i]);
-#pragma unroll
-                for (int o = 1; o < 8; o *= 2)
-#pragma unroll
-                    for (int i = 0; i < 8; i++) if (!(i & o)) exchange(y[i], y[i + o], r & o);
-                if (h < heads) {
-                    char *const at_key = entries_at + 4 * (e ? p.blocks : 0) * BLOCK;
-                    *(uint4 *)at_key = make_uint4(y[0], y[1], y[2], y[3]);
-                    *(uint4 *)(at_key + 16) = make_uint4(y[4], y[5], y[6], y[7]);
-                }
+                stash_floats(entries_at + 4 * (e ? p.blocks : 0) * BLOCK, h < heads, r, y);
                 continue;
             }
-            m = x[0];
-#pragma unroll
-            for (int i = 1; i < 8; i++) m = max_or_nan(m, x[i]);
-#pragma unroll
-            for (int o = 4; o < 32; o <<= 1) m = max_or_nan(m, __shfl_xor_sync(FULL, m, o));
-            if (!(m < MASK_LIMIT) && !(fabsf(m) < (log_stash ? 100000.0f : INFINITY)))
-                m = __int_as_float(0x7fc00000);
+            float m = block_maximum(x, log_stash);
             const i64 other = e ? p.blocks : 0;     /* from head to head */
             if (log_stash) {
-                /* u = 2^(-code / 16): whole steps from the maximum, which is rounded alike; 255
-                   stands for 0. 2^23 + 2^22 more leaves an integer in the low byte */
-                const float zero = 12582912.0f, top = __fadd_rn(16.0f * m, zero);
-                unsigned n[8];
-#pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    const float code = fminf(fmaf(x[i], -16.0f, top), zero + 254.0f);
-                    n[i] = __float_as_uint(code);
-                    x[i] = pow2(fmaf(code, -0.0625f, zero * 0.0625f));
-                }
-                if (__builtin_expect(edge, 0))
-#pragma unroll
-                    for (int i = 0; i < 8; i++) if (is_out(i)) { x[i] = 0.0f; n[i] = 255; }
-                unsigned low = __byte_perm(__byte_perm(n[0], n[1], 0x0040),
-                                           __byte_perm(n[2], n[3], 0x0040), 0x5410);
-                unsigned high = __byte_perm(__byte_perm(n[4], n[5], 0x0040),
-                                            __byte_perm(n[6], n[7], 0x0040), 0x5410);
-                exchange(low, high, r & 4);
-                const unsigned turn = 0x3210u ^ (unsigned)(r & 3) * 0x1111u;
-                if (h < heads)
-                    *(uint2 *)(entries_at + other * BLOCK) =
-                        make_uint2(__byte_perm(low, 0, turn), __byte_perm(high, 0, turn));
-                m = m < MASK_LIMIT ? MASKED : (top - zero) * 0.0625f;
+                m = stash_codes(entries_at + other * BLOCK, h < heads, r, m, edge, is_out, x);
             } else {
                 const float top = m < MASK_LIMIT ? 0.0f : m;
                 unsigned y[8];
@@ -9092,27 +9155,9 @@ k_proxy_scores(const __grid_constant__ params p) {
                     x[i] = pow2(score - top);
                     y[i] = __float_as_uint(p.raw ? score : x[i]);
                 }
-#pragma unroll
-                for (int o = 1; o < 8; o *= 2)
-#pragma unroll
-                    for (int i = 0; i < 8; i++) if (!(i & o)) exchange(y[i], y[i + o], r & o);
-                if (h < heads) {
-                    *(uint4 *)(entries_at + 4 * other * BLOCK) = make_uint4(y[0], y[1], y[2], y[3]);
-                    *(uint4 *)(entries_at + 4 * other * BLOCK + 16) = make_uint4(y[4], y[5], y[6], y[7]);
-                }
+                stash_floats(entries_at + 4 * other * BLOCK, h < heads, r, y);
             }
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                sum += x[i];
-                spread += x[i] * (gain[i] * gain[i]);
-            }
-            /* both over the rows: the upper ones take the spreads, the lower ones the sums */
-            {
-                const float y = __shfl_xor_sync(FULL, r & 4 ? sum : spread, 16);
-                sum = (r & 4 ? spread : sum) + y;
-            }
-            sum += __shfl_xor_sync(FULL, sum, 4);
-            sum += __shfl_xor_sync(FULL, sum, 8);
+            const float sum = sum_or_spread(x, gain, r);
             if (h < heads && (r & 3) == 0) {
                 if (r == 0) sums_at[other] = make_float2(m, sum);
                 else spreads_at[other] = sum;
