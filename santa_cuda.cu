@@ -8764,6 +8764,63 @@ __device__ __forceinline__ uint2 two_groups(const signed char *q, int g, int hal
     return make_uint2(*(const unsigned *)(at + 32 * g), *(const unsigned *)(at + (32 * (g + 1) & 255)));
 }
 
+/* A warp's ring of blocks of the copy, see k_proxy_scores; each slot has a barrier. */
+struct copied_ring {
+    int b, kv, from, to;                            /* keys that are wanted */
+    int parts, useful;                              /* of a block; bytes of each */
+    unsigned mine, full, bad_slots;                 /* first slot, barrier; slots of a bad page */
+    bool simple;                                    /* a block is 64 keys, and one follows the other */
+    const char *next;                               /* then */
+
+    __device__ __forceinline__ copied_ring(const params &p, const void *slots, const u64 *barriers, int b,
+                                           int kv, const proxy_range &range, int warp, int first)
+        : b(b), kv(kv), from(range.from), to(range.to) {
+        const int lane = threadIdx.x & 31;
+        parts = BLOCK >> p.copy.shift;
+        useful = (p.copy.scale + 4 + 15) & ~15;
+        mine = (unsigned)__cvta_generic_to_shared(slots) + (unsigned)(warp * p.ring_slots * p.slot_bytes);
+        full = (unsigned)__cvta_generic_to_shared(barriers);
+        if (lane < RING_SLOTS) barrier_make(full + 8 * lane);
+        barriers_are_made();
+        bad_slots = 0;
+        simple = !p.table;
+        next = copied_block(p, b, kv, simple ? (first + warp) * BLOCK : 0);
+    }
+    __device__ __forceinline__ void fill(const params &p, int block, int slot) {       /* one that there is */
+        const int lane = threadIdx.x & 31;
+        const unsigned bar = full + 8 * slot, at = mine + (unsigned)(slot * p.slot_bytes);
+#if __CUDA_ARCH__ >= 900
+        if (simple) {
+            if (lane == 0) {
+                barrier_expect(bar, useful);
+                copy_bytes(at, next, useful, bar);
+            }
+            next += SCORE_WARPS * p.copy.bytes;
+            return;
+        }
+#endif
+        const int key = block * BLOCK + (lane << p.copy.shift);
+        const bool have = lane < parts && key < to && key + p.copy.keys > from;
+        const char *source = have ? copied_block(p, b, kv, key) : nullptr;
+        const bool bad = __any_sync(FULL, have && !source);
+        bad_slots = (bad_slots & ~(1u << slot)) | (unsigned)bad << slot;
+        const unsigned place = at + (unsigned)(lane * p.copy.bytes);
+#if __CUDA_ARCH__ >= 900
+        const unsigned good = __ballot_sync(FULL, source != nullptr);
+        if (lane == 0) barrier_expect(bar, __popc(good) * useful);
+        __syncwarp();
+        if (source) copy_bytes(place, source, useful, bar);
+#else
+        for (int part = 0; part < parts; part++) {
+            const char *row = (const char *)__shfl_sync(FULL, (u64)source, part);
+            const unsigned dst = __shfl_sync(FULL, place, part);
+            for (int i = 16 * lane; row && i < useful; i += 512) copy16_to(dst + i, row + i);
+        }
+        barrier_after_copies(bar);
+#endif
+    }
+};
+
 /* Codes of 64 keys times q's first part: a lane has a row of four matrices at at + row_at[0], of
    four more at at + row_at[1]. Of 4 bits, with q in registers: sixteenfold, as the upper halves
    of bytes are multiplied where they are. */
@@ -8971,56 +9028,14 @@ k_proxy_scores(const __grid_constant__ params p) {
     const int last = min((range.to + BLOCK - 1) / BLOCK, (int)(chunk + 1) * p.chunk_blocks);
     if (range.from >= range.to || first >= last) { launch_dependents(); return; }
 
-    /* the ring */
-    const int parts = BLOCK >> p.copy.shift, useful = (p.copy.scale + 4 + 15) & ~15;
-    const unsigned mine = (unsigned)__cvta_generic_to_shared(slots)
-                        + (unsigned)(warp * p.ring_slots * p.slot_bytes);
-    const unsigned full = (unsigned)__cvta_generic_to_shared(s.full[warp]);
-    if (lane < RING_SLOTS) barrier_make(full + 8 * lane);
-    barriers_are_made();
-    unsigned bad_slots = 0;
-    const bool simple = !p.table;                   /* a block is 64 keys, and one follows the other */
-    const char *next = copied_block(p, b, kv, simple ? (first + warp) * BLOCK : 0);
-    const auto fill = [&](int block, int slot) {    /* block is before last */
-        const unsigned bar = full + 8 * slot, at = mine + (unsigned)(slot * p.slot_bytes);
-#if __CUDA_ARCH__ >= 900
-        if (simple) {
-            if (lane == 0) {
-                barrier_expect(bar, useful);
-                copy_bytes(at, next, useful, bar);
-            }
-            next += SCORE_WARPS * p.copy.bytes;
-            return;
-        }
-#endif
-        const int key = block * BLOCK + (lane << p.copy.shift);
-        const bool have = lane < parts && key < range.to && key + p.copy.keys > range.from;
-        const char *from = have ? copied_block(p, b, kv, key) : nullptr;
-        const bool bad = __any_sync(FULL, have && !from);
-        bad_slots = (bad_slots & ~(1u << slot)) | (unsigned)bad << slot;
-        const unsigned to = at + (unsigned)(lane * p.copy.bytes);
-#if __CUDA_ARCH__ >= 900
-        const unsigned good = __ballot_sync(FULL, from != nullptr);
-        if (lane == 0) barrier_expect(bar, __popc(good) * useful);
-        __syncwarp();
-        if (from) copy_bytes(to, from, useful, bar);
-#else
-        for (int part = 0; part < parts; part++) {
-            const char *row = (const char *)__shfl_sync(FULL, (u64)from, part);
-            const unsigned dst = __shfl_sync(FULL, to, part);
-            for (int i = 16 * lane; row && i < useful; i += 512) copy16_to(dst + i, row + i);
-        }
-        barrier_after_copies(bar);
-#endif
-    };
-
+    copied_ring ring(p, slots, s.full[warp], b, kv, range, warp, first);
     const bool extra = p.soft_cap > 0.0f || p.slopes;
     rotate_query<PIECES, G>(p, raw, heads, extra, s.q, s.unit, s.middle);
     /* only now: behind the ring's bytes the query's code and parameters would wait, behind
        those of the next kernel the ring's */
     int ahead = first + warp;
 #pragma unroll 1
-    for (int i = 0; i < p.ring_slots; i++, ahead += SCORE_WARPS) if (ahead < last) fill(ahead, i);
+    for (int i = 0; i < p.ring_slots; i++, ahead += SCORE_WARPS) if (ahead < last) ring.fill(p, ahead, i);
     launch_dependents();
     __syncthreads();
     /* heads of this lane: 2 c and 2 c + 1, or one of them; the slots whose q it has */
@@ -9071,9 +9086,9 @@ k_proxy_scores(const __grid_constant__ params p) {
     unsigned phase = 0;
 #pragma unroll 1
     for (int block = first + warp; block < last; block += SCORE_WARPS) {
-        const unsigned at = mine + (unsigned)(slot * p.slot_bytes);
+        const unsigned at = ring.mine + (unsigned)(slot * p.slot_bytes);
         const char *here = (const char *)slots + (at - (unsigned)__cvta_generic_to_shared(slots));
-        barrier_wait(full + 8 * slot, phase);
+        barrier_wait(ring.full + 8 * slot, phase);
         int sums[4][4] = {}, centre[2][2];
         if (G) {
             code_products(at, row_at, stride, q, sums);
@@ -9103,7 +9118,7 @@ k_proxy_scores(const __grid_constant__ params p) {
         load_gains(here + gains_at, r, gain);
         const float scale = *(const float *)(here + part_at + p.copy.scale);
         /* at an end of the range, or on a bad page */
-        const bool bad = bad_slots >> slot & 1u,
+        const bool bad = ring.bad_slots >> slot & 1u,
                    edge = bad || block * BLOCK < range.from || (block + 1) * BLOCK > range.to;
         const auto is_out = [&](int i) {
             const int j = block * BLOCK + 8 * r + (i ^ r);
@@ -9167,7 +9182,7 @@ k_proxy_scores(const __grid_constant__ params p) {
         sums_at += SCORE_WARPS;
         spreads_at += SCORE_WARPS;
         __syncwarp();                               /* all lanes are through with the slot */
-        if (ahead < last) fill(ahead, slot);
+        if (ahead < last) ring.fill(p, ahead, slot);
         ahead += SCORE_WARPS;
         if (++slot == p.ring_slots) { slot = 0; phase ^= 1u; }
     }
