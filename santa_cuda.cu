@@ -8786,7 +8786,8 @@ struct copied_ring {
         simple = !p.table;
         next = copied_block(p, b, kv, simple ? (first + warp) * BLOCK : 0);
     }
-    __device__ __forceinline__ void fill(const params &p, int block, int slot) {       /* one that there is */
+    /* With a block that there is. */
+    __device__ __forceinline__ void fill(const params &p, int block, int slot) {
         const int lane = threadIdx.x & 31;
         const unsigned bar = full + 8 * slot, at = mine + (unsigned)(slot * p.slot_bytes);
 #if __CUDA_ARCH__ >= 900
@@ -8821,9 +8822,9 @@ struct copied_ring {
     }
 };
 
-/* Codes of 64 keys times q's first part: a lane has a row of four matrices at at + row_at[0], of
-   four more at at + row_at[1]. Of 4 bits, with q in registers: sixteenfold, as the upper halves
-   of bytes are multiplied where they are. */
+/* Codes of 64 keys times q's first part: a lane has a row of four matrices at at + row_at[0],
+   of four more at at + row_at[1]. Of 4 bits, with q in registers: sixteenfold, as the upper
+   halves of bytes are multiplied where they are. */
 template <int TWOS>
 __device__ __forceinline__ void code_products(unsigned at, const unsigned (&row_at)[2], unsigned stride,
                                               const uint2 (&q)[2][TWOS][2], int (&sums)[4][4]) {
@@ -8942,9 +8943,9 @@ __device__ __forceinline__ float block_maximum(const float (&x)[8], bool log_sta
     return m;
 }
 
-/* Scores become masses u = 2^(-code / 16), whose codes are whole steps from the maximum m, which
-   is rounded alike; 255 stands for 0. Returns that maximum. The codes go to the stash, keys in
-   their order, if the lane has a head. */
+/* Scores become masses u = 2^(-code / 16), whose codes are whole steps from the maximum m,
+   which is rounded alike; 255 stands for 0. Returns that maximum. The codes go to the stash,
+   keys in their order, if the lane has a head. */
 template <typename F>
 __device__ __forceinline__ float stash_codes(char *to, bool have, int r, float m, bool edge, F is_out,
                                              float (&x)[8]) {
