@@ -910,14 +910,12 @@ struct listed {
     int head, places;                               /* see place_of */
 };
 
-/* Keys of a part of k_list_many and k_list_groups, of lists of up to 1 << bits. A part's sums
-   are as many bytes as two keys a head, so many short parts cost many sequences time; few long
-   ones cost a single one. By the list's length and heads alone, so that bits do not depend on
-   the batch: 128 up to 512 keys, then twice as many for four times the length, 2,048 at most;
-   of few heads half as many. */
-__host__ __device__ constexpr int many_keys(int bits, int heads) {
-    const int x = heads <= 32 ? bits - 2 : bits;
-    return x <= 9 ? 128 : x >= 17 ? 2048 : (x % 2 ? 2 : 3) << (x + 3) / 2;
+/* Keys of a part of k_list_many and k_list_groups. A part's sums are as many bytes as some
+   hundred keys, so many short parts cost many sequences time; few long ones cost a single one.
+   By the list's length alone, so that bits do not depend on the batch: 128 up to 512 keys, then
+   twice as many for four times the length, 2,048 at most. */
+__host__ __device__ constexpr int many_keys(int bits) {               /* of up to 1 << bits */
+    return bits <= 9 ? 128 : bits >= 17 ? 2048 : (bits % 2 ? 2 : 3) << (bits + 3) / 2;
 }
 
 /* k_list_many: 64 heads of a CTA, blocks of 32 keys in up to four slots behind this. Weights
@@ -5218,7 +5216,7 @@ __device__ __forceinline__ listed listed_keys(const params &p, int b, int item) 
 
 /* Keys of a part of the list, see many_keys; p.list_keys: of a kernel that has equal ones. */
 __device__ __forceinline__ int part_keys(const params &p, int places) {
-    return p.list_keys ? p.list_keys : many_keys(32 - __clz(max(places - 1, 1)), p.list_heads);
+    return p.list_keys ? p.list_keys : many_keys(32 - __clz(max(places - 1, 1)));
 }
 
 /* How many splits a head has; -1: its row has been drawn. */
@@ -12634,8 +12632,8 @@ __device__ __forceinline__ float *many_sums(const params &p, int b, int head, in
     return p.partial + (((i64)b * p.heads + head) * p.splits + part) * (p.dv + 2 + MANY_PAD);
 }
 
-/* k_list_many: tiles of 8 keys, of 16 heads; steps of 16 features of half of K at most; a
-   warp's tiles of 8 columns of V. A warp's heads are those of a tile m, lane / 4 and 8 more. */
+/* k_list_many: tiles of 8 keys, of 16 heads; steps of 16 features of half of K at most; a warp's
+   tiles of 8 columns of V. A warp's heads are those of a tile m, lane / 4 and 8 more. */
 enum { MANY_KEY_TILES = MANY_KEYS / 8, MANY_HEAD_TILES = MANY_HEADS / 16, MANY_STEPS = MANY_DIM / 32 };
 enum { MANY_TILES = MANY_COLUMNS / (8 * MANY_WARPS) };
 
@@ -13867,8 +13865,7 @@ __device__ __forceinline__ key_set set_of(const params &p, i64 item, const middl
     return set;
 }
 
-/* The set of a KV head is empty, then the caller's heavy tokens of its query heads are in
-   it. */
+/* The set of a KV head is empty, then the caller's heavy tokens of its query heads are in it. */
 __device__ __forceinline__ void mark_callers(const params &p, const middle &r, int b, int kv) {
     unsigned *const bits = p.va.bits + ((i64)b * p.kv_heads + kv) * p.va.words;
     const int tid = threadIdx.x;
@@ -18250,11 +18247,11 @@ bool suits_lists(const call &c) {
 
 /* The most parts of lists of up to `most` keys: those of that many, or of all that have shorter
    parts. */
-i64 many_parts_of(i64 most, int heads) {
+i64 many_parts_of(i64 most) {
     int bits = 0;
     while ((i64)1 << bits < most) bits++;
-    const i64 parts = ceil_div(most, (i64)many_keys(bits, heads)),
-              before = bits ? ceil_div((i64)1 << (bits - 1), (i64)many_keys(bits - 1, heads)) : 0;
+    const i64 parts = ceil_div(most, (i64)many_keys(bits)),
+              before = bits ? ceil_div((i64)1 << (bits - 1), (i64)many_keys(bits - 1)) : 0;
     return parts < before ? before : parts;
 }
 
@@ -18266,7 +18263,7 @@ santa_status measure_many(const santa_attention &a, geometry *g) {
                && (g->d > 256 || g->dv > 256) && g->d <= MANY_DIM && g->dv <= MANY_COLUMNS
                && g->list_most <= MOST_LISTED;
     if (!g->has_many) return SANTA_OK;
-    g->many_parts = many_parts_of(g->list_most, (int)g->list_heads);
+    g->many_parts = many_parts_of(g->list_most);
     if (g->splits < g->many_parts) g->splits = g->many_parts;
     const i64 slices = ceil_div(g->list_heads, (i64)MANY_HEADS);
     return fits({ g->many_parts * slices, g->heads / g->list_heads, g->batch }) ? SANTA_OK

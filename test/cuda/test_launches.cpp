@@ -182,15 +182,14 @@ static int64_t dense_splits(const santa_attention &a, int64_t most, int smaller 
 }
 
 /* Parts of k_list_many and k_list_groups: the most of any list of up to so many keys. */
-static int64_t many_parts(int64_t keys, int64_t heads) {
+static int64_t many_parts(int64_t keys) {
     const struct { int64_t most, size; } kinds[] = {{512, 128},   {1024, 192},   {2048, 256},
                                                     {4096, 384},  {8192, 512},   {16384, 768},
-                                                    {32768, 1024}, {65536, 1536}, {INT64_MAX / 4, 2048}};
-    const int64_t longer = heads <= 32 ? 4 : 1;     /* few heads: as for a quarter of the keys */
+                                                    {32768, 1024}, {65536, 1536}, {INT64_MAX, 2048}};
     int64_t parts = 0;
     for (const auto &kind : kinds) {
-        parts = std::max(parts, over(std::min(keys, longer * kind.most), kind.size));
-        if (keys <= longer * kind.most) break;
+        parts = std::max(parts, over(std::min(keys, kind.most), kind.size));
+        if (keys <= kind.most) break;
     }
     return parts;
 }
@@ -230,7 +229,7 @@ static void check_parameters(const problem &x, const params &p, int64_t row, con
               "%s: sizes", kernel);
     const int64_t keys = a.block_table ? a.max_pages * a.k.shape[1] : a.k.shape[1];
     const bool dense = x.o.method == SANTA_DENSE || x.o.method == SANTA_SAMPLE_ATTENTION;
-    const int64_t of_many = is_many(a) ? many_parts(keys, p.group) : 0,
+    const int64_t of_many = is_many(a) ? many_parts(keys) : 0,
                   of_dense = dense ? std::max(dense_splits(a, keys), of_many) : 0;
     CHECK_MSG(p.capacity == keys && p.blocks == over(keys, 64)
                   && (a.key_list || p.splits == (splits < 0 ? of_dense : splits)), "%s: keys", kernel);
@@ -432,8 +431,8 @@ static bool is_many_name(const std::string &name) {
 static void check_many(const problem &x, const standin_launch &l, const params &p, int64_t most,
                        const std::string &name) {
     const santa_attention &a = x.a;
-    const int64_t d = p.d, dv = p.dv, slices = over(p.list_heads, 64),
-                  parts = many_parts(most, p.list_heads), lists = p.heads / p.list_heads * a.q.shape[0];
+    const int64_t d = p.d, dv = p.dv, slices = over(p.list_heads, 64), parts = many_parts(most),
+                  lists = p.heads / p.list_heads * a.q.shape[0];
     CHECK_MSG(is_many(a) && in_pieces(a.q) && in_pieces(a.k) && in_pieces(a.v),
               "%s: q, K or V does not suit", name.c_str());
     const int64_t lead = 2 * over(d, 64), on = (char *)a.v.data - (char *)a.k.data;
@@ -1430,9 +1429,9 @@ static void check_firsts(const problem &x, const char *workspace, uint64_t bytes
                 CHECK(p.list_ranges == p.first_ranges && p.list_heads == p.group && !p.list && !p.list_lens
                       && p.list_most == 0
                       && (p.list_keys ? (int64_t)p.splits * p.list_keys >= most
-                                      : p.splits >= many_parts(most, p.group)));
-            parts.push_back({"partial results", p.partial,
-                             sums * (uint64_t)p.splits * (uint64_t)(p.dv + 2 + p.pad) * 4, 4});
+                                      : p.splits >= many_parts(most)));
+            parts.push_back(
+                {"partial results", p.partial, sums * (uint64_t)p.splits * ((uint64_t)p.dv + 2) * 4, 4});
         }
         check_parts(parts, workspace, bytes, name);
         const char *const error = is_drawn(x) ? "k_weighed_error" : "k_error";
