@@ -12632,8 +12632,8 @@ __device__ __forceinline__ float *many_sums(const params &p, int b, int head, in
     return p.partial + (((i64)b * p.heads + head) * p.splits + part) * (p.dv + 2 + MANY_PAD);
 }
 
-/* k_list_many: tiles of 8 keys, of 16 heads; steps of 16 features of half of K at most; a warp's
-   tiles of 8 columns of V. A warp's heads are those of a tile m, lane / 4 and 8 more. */
+/* k_list_many: tiles of 8 keys, of 16 heads; steps of 16 features of half of K at most; a
+   warp's tiles of 8 columns of V. A warp's heads are those of a tile m, lane / 4 and 8 more. */
 enum { MANY_KEY_TILES = MANY_KEYS / 8, MANY_HEAD_TILES = MANY_HEADS / 16, MANY_STEPS = MANY_DIM / 32 };
 enum { MANY_TILES = MANY_COLUMNS / (8 * MANY_WARPS) };
 
@@ -13865,7 +13865,8 @@ __device__ __forceinline__ key_set set_of(const params &p, i64 item, const middl
     return set;
 }
 
-/* The set of a KV head is empty, then the caller's heavy tokens of its query heads are in it. */
+/* The set of a KV head is empty, then the caller's heavy tokens of its query heads are in
+   it. */
 __device__ __forceinline__ void mark_callers(const params &p, const middle &r, int b, int kv) {
     unsigned *const bits = p.va.bits + ((i64)b * p.kv_heads + kv) * p.va.words;
     const int tid = threadIdx.x;

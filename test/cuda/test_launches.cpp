@@ -1430,8 +1430,8 @@ static void check_firsts(const problem &x, const char *workspace, uint64_t bytes
                       && p.list_most == 0
                       && (p.list_keys ? (int64_t)p.splits * p.list_keys >= most
                                       : p.splits >= many_parts(most)));
-            parts.push_back(
-                {"partial results", p.partial, sums * (uint64_t)p.splits * ((uint64_t)p.dv + 2) * 4, 4});
+            parts.push_back({"partial results", p.partial,
+                             sums * (uint64_t)p.splits * (uint64_t)(p.dv + 2 + p.pad) * 4, 4});
         }
         check_parts(parts, workspace, bytes, name);
         const char *const error = is_drawn(x) ? "k_weighed_error" : "k_error";
