@@ -13275,12 +13275,14 @@ __device__ __forceinline__ void add_group_values(const params &p, const group_wo
             }
             barrier_wait(barrier_of(s.scored), turn);                 /* the next block, or the end */
             fence_tensor_cores();
+            /* what is left of the weights, then their larger parts: registers do not hold
+               both */
 #pragma unroll 1
-            for (int part_of = g.twice ? 0 : 1; part_of >= 0; part_of--) {
+            for (int which = g.twice ? 0 : 1; which >= 0; which--) {
                 uint4 w[GROUP_KEYS / 16];
 #pragma unroll
-                for (int i = 0; i < GROUP_KEYS / 16; i++) w[i] = s.weight[part_of][m][i][lane];
-                if (part_of == 0) arrive_warp(s.taken);
+                for (int i = 0; i < GROUP_KEYS / 16; i++) w[i] = s.weight[which][m][i][lane];
+                if (which == 0) arrive_warp(s.taken);
                 products_are(acc[0]);
                 products_are(acc[1]);
                 products_begin();
