@@ -969,6 +969,7 @@ struct list_groups_memory {
 };
 static_assert(GROUP_BYTES + sizeof(list_groups_memory) <= 227 * 1024 && GROUP_TILE % 1024 == 0,
               "k_list_groups does not fit");
+static_assert(64 * GROUP_OWN <= 256, "rows of K in which V lies have more features, see measure_many");
 enum { TOP_CTAS = 12, TOP_PARTS = 4 };              /* of lists that are full: that, parts of a CTA */
 enum { LIST_PARTS = 16 };                           /* of a CTA that has a share of a list, at most */
 /* k_top: bins of scores, four to a thread; keys of one bin, a thread each; blocks of a warp at
@@ -1525,17 +1526,26 @@ template <int N> __device__ __forceinline__ void products_are(float (&x)[N][4]) 
     "%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,"   \
     "%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
 
-/* 64 x 16 by 16 x 128: both from shared memory, rows along the features; sums may begin at
-   0. */
-#define PRODUCTS_BY_ROWS(type)                                                                           \
-    asm volatile("{ .reg .pred q; setp.ne.b32 q, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32."   \
-                 type "." type " " SUMS_LIST ", %64, %65, q, 1, 1, 0, 0; }"                              \
+/* The same of 24 sums. */
+#define SUMS_24(x) SUMS_16(x, 0), SUMS_4(x, 4), SUMS_4(x, 5)
+#define SUMS_LIST_24                                                                                     \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23}"
+
+/* 64 x 16 by 16 x n: rows along the features; sums may begin at 0, as the operand `more` says.
+   left: the operands of the left side; trans: of both sides, or of the right one. */
+#define PRODUCTS_BY_ROWS(type, n, sums, left, right, more, trans)                                        \
+    "{ .reg .pred q; setp.ne.b32 q, " more ", 0; wgmma.mma_async.sync.aligned.m64n" n "k16.f32."         \
+    type "." type " " sums ", " left ", " right ", q, 1, 1, " trans "; }"
+
+/* Of 128, both sides from shared memory. */
+#define PRODUCTS_OF_128(type)                                                                            \
+    asm volatile(PRODUCTS_BY_ROWS(type, "128", SUMS_LIST, "%64", "%65", "%66", "0, 0")                   \
                  : SUMS_64(x) : "l"(a), "l"(b), "r"(more))
 __device__ __forceinline__ void products(float (&x)[16][4], u64 a, u64 b, int more, __nv_bfloat16) {
-    PRODUCTS_BY_ROWS("bf16");
+    PRODUCTS_OF_128("bf16");
 }
 __device__ __forceinline__ void products(float (&x)[16][4], u64 a, u64 b, int more, __half) {
-    PRODUCTS_BY_ROWS("f16");
+    PRODUCTS_OF_128("f16");
 }
 /* The same with the left side in registers, as in mma, and columns along the right side's
    rows. */
@@ -1549,26 +1559,19 @@ __device__ __forceinline__ void products(float (&x)[16][4], const unsigned (&a)[
 __device__ __forceinline__ void products(float (&x)[16][4], const unsigned (&a)[4], u64 b, __half) {
     PRODUCTS_BY_COLUMNS("f16");
 }
-
-/* k_list_groups' scores: 64 x 16 by 16 x 48, the left side from shared memory or in registers,
-   rows along the features. */
-#define SUMS_24(x) SUMS_16(x, 0), SUMS_4(x, 4), SUMS_4(x, 5)
-#define SUMS_LIST_24                                                                                     \
-    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23}"
+/* Of 48, the left side from shared memory or in registers. */
 #define PRODUCTS_OF_48(type)                                                                             \
-    asm volatile("{ .reg .pred q; setp.ne.b32 q, %26, 0; wgmma.mma_async.sync.aligned.m64n48k16.f32."    \
-                 type "." type " " SUMS_LIST_24 ", %24, %25, q, 1, 1, 0, 0; }"                           \
+    asm volatile(PRODUCTS_BY_ROWS(type, "48", SUMS_LIST_24, "%24", "%25", "%26", "0, 0")                 \
                  : SUMS_24(x) : "l"(a), "l"(b), "r"(more))
+#define PRODUCTS_OF_48_FROM(type)                                                                        \
+    asm volatile(PRODUCTS_BY_ROWS(type, "48", SUMS_LIST_24, "{%24,%25,%26,%27}", "%28", "%29", "0")      \
+                 : SUMS_24(x) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more))
 __device__ __forceinline__ void products(float (&x)[6][4], u64 a, u64 b, int more, __nv_bfloat16) {
     PRODUCTS_OF_48("bf16");
 }
 __device__ __forceinline__ void products(float (&x)[6][4], u64 a, u64 b, int more, __half) {
     PRODUCTS_OF_48("f16");
 }
-#define PRODUCTS_OF_48_FROM(type)                                                                        \
-    asm volatile("{ .reg .pred q; setp.ne.b32 q, %29, 0; wgmma.mma_async.sync.aligned.m64n48k16.f32."    \
-                 type "." type " " SUMS_LIST_24 ", {%24,%25,%26,%27}, %28, q, 1, 1, 0; }"                \
-                 : SUMS_24(x) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more))
 __device__ __forceinline__ void products(float (&x)[6][4], const unsigned (&a)[4], u64 b, int more,
                                          __nv_bfloat16) {
     PRODUCTS_OF_48_FROM("bf16");
@@ -12728,8 +12731,16 @@ __device__ __forceinline__ void finish_many(const params &p, const many_memory &
     }
 }
 
-/* Scores become weights, relative to what the heads' sums go by: `top`, which a much larger
-   score changes. den: sums of the weights so far. */
+/* What a head's sums go by becomes the largest score of a block if that is much larger. Returns
+   what the sums so far are multiplied with. */
+__device__ __forceinline__ float raise_top(float most, float &top) {
+    const float now = most - top > MANY_SLACK ? most : top,
+                keep = top < MASK_LIMIT ? 0.0f : pow2(top - now);
+    top = now;
+    return keep;
+}
+
+/* Scores become weights, relative to `top`. den: sums of the weights so far. */
 __device__ __forceinline__ void weigh_many(many_memory &s, int turn, int m, float (&most)[2],
                                            float (&top)[2], float (&den)[2],
                                            float (&y)[MANY_KEY_TILES][4]) {
@@ -12739,10 +12750,8 @@ __device__ __forceinline__ void weigh_many(many_memory &s, int turn, int m, floa
     for (int e = 0; e < 2; e++) {
         most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], 1));
         most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], 2));
-        const float now = most[e] - top[e] > MANY_SLACK ? most[e] : top[e];
-        keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - now);
-        zero[e] = now < MASK_LIMIT ? 0.0f : now;
-        top[e] = now;
+        keep[e] = raise_top(most[e], top[e]);
+        zero[e] = top[e] < MASK_LIMIT ? 0.0f : top[e];
     }
 #pragma unroll
     for (int n = 0; n < MANY_KEY_TILES; n++)
@@ -13181,10 +13190,8 @@ __device__ __forceinline__ void weigh_blocks(const params &p, const group_work &
                 most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], 1));
                 most[e] = fmaxf(most[e], __shfl_xor_sync(FULL, most[e], 2));
                 most[e] = most[e] > -INFINITY ? __fmul_rn(most[e], factor) : MASKED;
-                const float now = most[e] - top[e] > MANY_SLACK ? most[e] : top[e];
-                keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - now);
-                zero[e] = (now < MASK_LIMIT ? 0.0f : now) - shift;
-                top[e] = now;
+                keep[e] = raise_top(most[e], top[e]);
+                zero[e] = (top[e] < MASK_LIMIT ? 0.0f : top[e]) - shift;
                 den[e] *= keep[e];
             }
             if (__builtin_expect(fmaxf(fabsf(zero[0]), fabsf(zero[1])) > 65536.0f, 0)) {
@@ -18041,16 +18048,25 @@ bool fill_tiles(call &c, i64 heads, i64 rows) {
     return fits({ p.tiles, c.g.kv_heads * slices * p.v_slices, c.g.batch });
 }
 
+/* Whether a kernel that only code for sm_90a has was compiled for this card: else it is
+   empty. */
+cudaError_t find_code(const call &c, const void *kernel, bool *there) {
+    cudaFuncAttributes compiled = {};
+    const cudaError_t e = c.card.major == 9 ? cudaFuncGetAttributes(&compiled, kernel) : cudaSuccess;
+    *there = compiled.numRegs > 64;
+    return e;
+}
+
 template <typename T> cudaError_t launch_tiles(call &c) {
     params &p = c.p;
     dim3 grid = grid_of({ p.tiles, c.g.kv_heads * p.tile_slices * p.v_slices, c.g.batch });
-    cudaFuncAttributes compiled = {};
+    bool there = false;
     const bool extras = p.soft_cap > 0.0f || p.slopes || !(p.scale > 0.0f);
-    if (c.card.major == 9 && p.d <= 128 && p.dv <= 128 && !extras) {
-        const cudaError_t e = cudaFuncGetAttributes(&compiled, (const void *)k_prefill_groups<T, false>);
+    if (p.d <= 128 && p.dv <= 128 && !extras) {
+        const cudaError_t e = find_code(c, (const void *)k_prefill_groups<T, false>, &there);
         if (e != cudaSuccess) return e;
     }
-    if (compiled.numRegs > 64) {                    /* else it is empty */
+    if (there) {
         groups_params all = {};
         (params &)all = p;
         find_boxes(c, &all);
@@ -18302,17 +18318,14 @@ i64 ctas_of_lists(i64 lists, i64 parts, i64 keys, i64 multiprocessors) {
     }
     return best;
 }
-/* Whether k_list_groups is there, and takes it. */
-bool suits_groups(const call &c) {
-    cudaFuncAttributes compiled = {};
-    if (c.card.major != 9 || v_inside_of(c.a) != 0 || c.p.d < 64 * GROUP_OWN) return false;
-    return cudaFuncGetAttributes(&compiled, (const void *)k_list_groups) == cudaSuccess
-        && compiled.numRegs > 64;                   /* else it is empty */
-}
-
 cudaError_t launch_many(call &c, bool overlap) {
     params &p = c.p;
-    if (suits_groups(c)) {
+    bool groups = false;
+    if (v_inside_of(c.a) == 0) {
+        const cudaError_t e = find_code(c, (const void *)k_list_groups, &groups);
+        if (e != cudaSuccess) return e;
+    }
+    if (groups) {
         const i64 lists = (i64)p.slices * (c.g.heads / p.list_heads) * c.g.batch,
                   keys = ceil_div(c.g.list_most, c.g.many_parts);    /* or somewhat more */
         const i64 ctas = ctas_of_lists(lists, c.g.many_parts, keys, c.card.multiprocessors);

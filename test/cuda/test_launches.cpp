@@ -441,7 +441,7 @@ static void check_many(const problem &x, const standin_launch &l, const params &
     CHECK_MSG(p.slices == slices && divides_by(p.by_slices, slices) && p.list_keys == 0 && p.pad == 6
                   && p.splits >= parts,
               "%s: slices, splits", name.c_str());
-    const bool groups = standin.card->major == 9 && standin.warpgroups && inside && on == 0 && d >= 256;
+    const bool groups = standin.card->major == 9 && standin.warpgroups && inside && on == 0;
     CHECK_MSG(name == (groups ? "k_list_groups" : "k_list_many"), "%s", name.c_str());
     if (groups) {
         const int64_t ctas = l.grid.x / slices;
@@ -1974,6 +1974,28 @@ static void divisors(void) {
     }
 }
 
+/* Each of a problem's calls to the runtime fails: that is the status, and no other one
+   follows. */
+static void fail_each_call(const problem &x, std::initializer_list<int> codes) {
+    const size_t bytes = santa_workspace_size(&x.a, &x.o);
+    standin.start();
+    CHECK_STATUS(santa_decode(&x.a, &x.o, address(R_WORKSPACE), bytes, x.stats), SANTA_OK);
+    const int64_t calls = standin.calls;
+    for (int64_t k = 1; k <= calls; k++)
+        for (int code : codes) {
+            standin.start();
+            standin.fail_at   = k;
+            standin.fail_with = (cudaError_t)code;
+            const santa_status got = santa_decode(&x.a, &x.o, address(R_WORKSPACE), bytes, x.stats);
+            CHECK_STATUS(got, (santa_status)(SANTA_ERR_CUDA + code));
+            CHECK_INT(santa_cuda_error(got), code);
+            CHECK_MSG(standin.calls == k, "call %lld of %lld fails, and another follows", (long long)k,
+                      (long long)calls);
+        }
+    standin.fail_at   = 0;
+    standin.fail_with = cudaErrorInvalidValue;
+}
+
 /* A CUDA call that fails ends the call with its code, whichever it is, and nothing follows
    it. */
 static void failures_of_calls(void) {
@@ -1988,24 +2010,7 @@ static void failures_of_calls(void) {
                     if (with_stats) x.stats = (santa_stats *)address(R_STATS);
                     standin.card = &card;
                     if (!CHECK_STATUS(run(x), SANTA_OK)) return;
-                    const size_t  bytes = santa_workspace_size(&x.a, &x.o);
-                    standin.start();
-                    CHECK_STATUS(santa_decode(&x.a, &x.o, address(R_WORKSPACE), bytes, x.stats), SANTA_OK);
-                    const int64_t calls = standin.calls;
-                    for (int64_t k = 1; k <= calls; k++)
-                        for (int code : {1, 719}) {
-                            standin.start();
-                            standin.fail_at   = k;
-                            standin.fail_with = (cudaError_t)code;
-                            const santa_status got = santa_decode(&x.a, &x.o, address(R_WORKSPACE), bytes,
-                                                                  x.stats);
-                            CHECK_STATUS(got, (santa_status)(SANTA_ERR_CUDA + code));
-                            CHECK_INT(santa_cuda_error(got), code);
-                            CHECK_MSG(standin.calls == k, "call %lld of %lld fails, and another follows",
-                                      (long long)k, (long long)calls);
-                        }
-                    standin.fail_at   = 0;
-                    standin.fail_with = cudaErrorInvalidValue;
+                    fail_each_call(x, {1, 719});
                 }
     CHECK_INT(santa_cuda_error(SANTA_OK), 0);
     CHECK_INT(santa_cuda_error(SANTA_ERR_BACKEND_SIZE), 0);
@@ -2025,19 +2030,26 @@ static void failures_of_prefill(void) {
             santa_clear_unused_options(&x.o);
             standin.card = &card;
             if (!CHECK_STATUS(run(x), SANTA_OK)) return;
-            const size_t bytes = santa_workspace_size(&x.a, &x.o);
-            standin.start();
-            CHECK_STATUS(santa_decode(&x.a, &x.o, address(R_WORKSPACE), bytes, x.stats), SANTA_OK);
-            const int64_t calls = standin.calls;
-            for (int64_t k = 1; k <= calls; k++) {
-                standin.start();
-                standin.fail_at = k;
-                CHECK_STATUS(santa_decode(&x.a, &x.o, address(R_WORKSPACE), bytes, x.stats),
-                             (santa_status)(SANTA_ERR_CUDA + 1));
-                CHECK_INT(standin.calls, k);
-            }
-            standin.fail_at = 0;
+            fail_each_call(x, {1});
         }
+}
+
+/* Rows of K in which V lies, `on` features from their beginning. */
+static problem latent(int64_t batch, int64_t heads, int64_t keys, int64_t on) {
+    problem x = make({batch, 1, heads, 1, keys, 576, 512, 0, SANTA_BF16, NHD}, SANTA_DENSE);
+    for (int i = 0; i < 3; i++) x.a.v.stride[i] = x.a.k.stride[i];
+    x.a.v.data = (char *)x.a.k.data + 2 * on;
+    return x;
+}
+
+/* The same where a call asks what was compiled for the card. */
+static void failures_of_latents(void) {
+    for (const standin_card &card : standin_cards) {
+        const problem x = latent(2, 128, 5000, 0);
+        standin.card = &card;
+        if (!CHECK_STATUS(run(x), SANTA_OK)) return;
+        fail_each_call(x, {1});
+    }
 }
 
 /* What sample-attention on this device does not take. */
@@ -2346,7 +2358,7 @@ static int64_t ask_nothing(void *, int64_t, int64_t, int64_t, const float *, int
     return 0;
 }
 
-/* Rows of K in which V lies: all keys, and lists. */
+/* Of latents all keys, and lists. */
 static void latents(void) {
     for (const standin_card &card : standin_cards)
         for (int warpgroups = 0; warpgroups < 2; warpgroups++)
@@ -2354,10 +2366,7 @@ static void latents(void) {
                 for (int64_t keys : {1, 129, 5000, 32768, 131072})
                     for (int64_t batch : {1, 7, 100})
                         for (int64_t on : {0, 8, 64}) {
-                            const sizes s = {batch, 1, heads, 1, keys, 576, 512, 0, SANTA_BF16, NHD};
-                            problem x = make(s, SANTA_DENSE);
-                            for (int i = 0; i < 3; i++) x.a.v.stride[i] = x.a.k.stride[i];
-                            x.a.v.data = (char *)x.a.k.data + 2 * on;
+                            problem x = latent(batch, heads, keys, on);
                             standin.card = &card;
                             standin.warpgroups = warpgroups;
                             CHECK_STATUS(run(x), SANTA_OK);
@@ -2808,6 +2817,7 @@ static const test_case launches[] = {{"wide_groups", wide_groups},
                                      {"divisors", divisors},
                                      {"failures_of_calls", failures_of_calls},
                                      {"failures_of_prefill", failures_of_prefill},
+                                     {"failures_of_latents", failures_of_latents},
                                      {"sparse_errors", sparse_errors},
                                      {"host_pointers", host_pointers},
                                      {"every_kernel", every_kernel},
