@@ -30,7 +30,7 @@ mutants_options  = $(if $(COUNT),--count $(COUNT)) $(if $(SHARD),--shard $(SHARD
 
 help:
 	@echo "make test       unit tests, examples, CUDA without a GPU: 2 minutes; last line: N passed, N failed, N skipped"
-	@echo "make test-all   the rest of what this machine can run: long tests in full, compilers and CPUs, examples alone, CUDA"
+	@echo "make test-all   the rest: long tests in full, compilers and CPUs, examples alone, CUDA"
 	@echo "make demo       small language models: text and answers, exactly and with sampled attention; times"
 	@echo "make examples   every program of examples/ into $(BUILD)/"
 	@echo "make bench      speed against exact attention and the read bandwidth; QUICK=1 for a short run"

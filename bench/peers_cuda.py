@@ -98,6 +98,20 @@ def load(path):
     return lib
 
 
+def reader(torch, lib, tensors, count=None):
+    """A call that reads all bytes of some tensors, or the first `count` of each, on torch's stream."""
+    sink = torch.zeros(1, dtype=torch.int32, device="cuda")
+
+    def read():
+        for t in tensors:
+            code = lib.bench_read(t.data_ptr(), t.nbytes if count is None else count, sink.data_ptr(),
+                                  torch.cuda.current_stream().cuda_stream)
+            if code:
+                sys.exit(f"floor: CUDA error {code}")
+        return sink
+    return read
+
+
 def check():
     """Every row of OURS on the CPU, in NumPy: exact ones against a softmax, the others within what draws are off."""
     import numpy as np
@@ -310,15 +324,9 @@ def run_shape(torch, lib, batch, n, runs, thrash, peers):
     device, dtype = "cuda", torch.bfloat16
     q = torch.empty(batch, 1, HEADS, DIM, device=device, dtype=dtype)
     k, v = (torch.empty(batch, n, KV_HEADS, DIM, device=device, dtype=dtype) for _ in range(2))
-    sink = torch.zeros(1, dtype=torch.int32, device=device)
     fill_gauss(torch, q, k, v, 1)
 
-    def read():
-        code = lib.bench_read(k.data_ptr(), k.nbytes, sink.data_ptr(), torch.cuda.current_stream().cuda_stream)
-        if code:
-            sys.exit(f"floor: CUDA error {code}")
-
-    floor, ready, effective = Method("floor", read, lambda: k.nbytes), [], {}
+    floor, ready, effective = Method("floor", reader(torch, lib, [k]), lambda: k.nbytes), [], {}
     floor.capture(torch)
     candidates = []
     for make in peers:

@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
 """MLA's decode step of FlashInfer and of santa_decode on one GPU, in one table.
 
-    python3 bench/peers_latent.py [--csv FILE] [--rounds 15]     needs torch and nvcc; pip install flashinfer-python
+    python3 bench/peers_latent.py [--csv FILE] [--rounds 15]     needs torch and nvcc;
+                                                                 pip install flashinfer-python
 
-One KV head, whose row is a latent of 512 numbers, which is V, and 64 for RoPE, bf16; all keys, or a list of 2,048 for each
-sequence. Peers: FlashInfer's BatchMLAPagedAttentionWrapper by "fa3" (warpgroups) and by "fa2", of pages of 64 tokens and, for
-lists, of 1. Protocol of peers_types.py: CALLS times the same step in a CUDA graph, wall time over CALLS, methods in turns.
-'difference': of out from that of santa dense, |difference| / |out|, median over batch x heads.
+One KV head, whose row is a latent of 512 numbers, which is V, and 64 for RoPE, bf16; all keys, or a list of
+2,048 for each sequence. Peers: FlashInfer's BatchMLAPagedAttentionWrapper by "fa3" (warpgroups) and by
+"fa2", of pages of 64 tokens and, for lists, of 1. Protocol of peers_types.py: CALLS times the same step in
+a CUDA graph, wall time over CALLS, methods in turns. 'difference': of out from that of santa dense,
+|difference| / |out|, median over batch x heads.
 """
 import argparse
 import datetime
 import math
 import statistics
 import sys
-import time
 import warnings
 
 import peers_cuda
@@ -22,8 +23,9 @@ from peers import write_csv
 from peers_cuda import cause, gain, shown
 
 LATENT, ROPE, PAGE = 512, 64, 64
-SHAPES = [(1, 32768, 128, 0), (1, 131072, 128, 0), (8, 32768, 128, 0), (32, 8192, 128, 0), (8, 32768, 64, 0),
-          (8, 32768, 16, 0), (8, 32768, 128, 2048), (32, 32768, 128, 2048)]               # batch, keys, heads, of a list
+# batch, keys, heads, keys of a list
+SHAPES = [(1, 32768, 128, 0), (1, 131072, 128, 0), (8, 32768, 128, 0), (32, 8192, 128, 0),
+          (8, 32768, 64, 0), (8, 32768, 16, 0), (8, 32768, 128, 2048), (32, 32768, 128, 2048)]
 
 
 def flashinfer_call(torch, backend, q, rows, keys):
@@ -36,14 +38,15 @@ def flashinfer_call(torch, backend, q, rows, keys):
     parts = q[..., :LATENT].contiguous(), q[..., LATENT:].contiguous()
     indices = torch.arange(batch * pages, dtype=torch.int32, device="cuda")
     if keys is not None:
-        indices = (keys + torch.arange(batch, dtype=torch.int32, device="cuda")[:, None] * n).flatten().int()
+        begin = torch.arange(batch, dtype=torch.int32, device="cuda")[:, None] * n
+        indices = (keys + begin).flatten().int()
     scratch = torch.zeros(256 << 20, dtype=torch.uint8, device="cuda")
     warnings.simplefilter("ignore", DeprecationWarning)  # of plan's arguments, which older versions want
     wrapper = flashinfer.mla.BatchMLAPagedAttentionWrapper(scratch, backend=backend)
     wrapper.plan(torch.arange(batch + 1, dtype=torch.int32, device="cuda"),
                  torch.arange(batch + 1, dtype=torch.int32, device="cuda") * pages, indices,
-                 torch.full((batch,), pages * page, dtype=torch.int32, device="cuda"), heads, LATENT, ROPE, page,
-                 False, 1.0 / math.sqrt(row), q.dtype, rows.dtype)
+                 torch.full((batch,), pages * page, dtype=torch.int32, device="cuda"), heads, LATENT, ROPE,
+                 page, False, 1.0 / math.sqrt(row), q.dtype, rows.dtype)
 
     def call():
         return wrapper.run(*parts, cache[..., :LATENT], cache[..., LATENT:])
@@ -65,38 +68,26 @@ def run_shape(torch, lib, batch, n, heads, most, rounds, csv_rows):
     k = rows.view(batch, n, 1, row)
     options = {"key_list": keys.view(batch, 1, most)} if most else {}
     ours = q.view(batch, 1, heads, row), k, k[..., :LATENT]
-    workspace = torch.empty(santa.workspace_size(*ours, out=out, **options), dtype=torch.uint8, device="cuda")
-    sink = torch.zeros(1, dtype=torch.int32, device="cuda")
-
-    def read():
-        code = lib.bench_read(rows.data_ptr(), size, sink.data_ptr(), torch.cuda.current_stream().cuda_stream)
-        if code:
-            sys.exit(f"floor: CUDA error {code}")
-        return sink
+    need = santa.workspace_size(*ours, out=out, **options)
+    workspace = torch.empty(need, dtype=torch.uint8, device="cuda")
 
     def dense():
         santa.decode(*ours, out=out, workspace=workspace, **options)
         return out
     shape = batch, heads, LATENT
-    methods = [peers_types.captured(torch, "floor", "floor: as many bytes read once", read),
+    methods = [peers_types.captured(torch, "floor", "floor: as many bytes read once",
+                                    peers_cuda.reader(torch, lib, [rows], size)),
                peers_types.captured(torch, "santa dense", "santa dense", dense, shape)]
     for backend in ("fa3", "fa2"):
         try:
             import flashinfer
             call = flashinfer_call(torch, backend, q, rows, keys)
-            methods.append(peers_types.captured(torch, f"FlashInfer {backend}",
-                                                f"FlashInfer {flashinfer.__version__}, {backend}", call, shape))
+            variant = f"FlashInfer {flashinfer.__version__}, {backend}"
+            methods.append(peers_types.captured(torch, f"FlashInfer {backend}", variant, call, shape))
         except Exception as e:                           # a peer that cannot run here is said, not fatal
             print(f"# FlashInfer, {backend}: {cause(e)}", flush=True)
             torch.cuda.synchronize()
-    for i in range(-2, rounds):
-        for m in methods:
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            m.run()
-            torch.cuda.synchronize()
-            if i >= 0:
-                m.times.append(1e6 * (time.perf_counter() - start) / peers_types.CALLS)
+    peers_types.time_in_turns(torch, methods, rounds)
     want = methods[1].out().double()
     flops = 2.0 * batch * (most or n) * heads * (row + LATENT)
     label = f"{batch} x {n}, {heads}" + (f", {most}" if most else "")
@@ -115,7 +106,8 @@ def run_shape(torch, lib, batch, n, heads, most, rounds, csv_rows):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--csv", metavar="FILE")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--arch", default="native", help="nvcc's -arch (default: native)")
@@ -126,12 +118,14 @@ def main():
     if not torch:
         return 0
     lib = peers_cuda.load(peers_cuda.build(args.arch))
-    print(f"# {torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}, {datetime.date.today()}")
+    print(f"# {torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}, "
+          f"{datetime.date.today()}")
     print(f"# python3 {' '.join(sys.argv)}")
-    print(f"# MLA {LATENT + ROPE} / {LATENT}, bf16, one KV head; us: wall time of {peers_types.CALLS} calls over "
-          f"{peers_types.CALLS}, medians of {args.rounds} rounds in turns;\n# santa/this: how many times as fast as santa")
-    print(f"{'shape, heads, list':<24} {'method':<34} {'us':>9} {'TFLOP/s':>8} {'x floor':>20} {'santa/this':>20} "
-          f"{'difference':>10}", flush=True)
+    calls = peers_types.CALLS
+    print(f"# MLA {LATENT + ROPE} / {LATENT}, bf16, one KV head; us: wall time of {calls} calls over "
+          f"{calls}, medians of {args.rounds} rounds in turns;\n# santa/this: how many times as fast as santa")
+    print(f"{'shape, heads, list':<24} {'method':<34} {'us':>9} {'TFLOP/s':>8} {'x floor':>20} "
+          f"{'santa/this':>20} {'difference':>10}", flush=True)
     rows = []
     for batch, n, heads, most in SHAPES:
         with torch.inference_mode():

@@ -172,6 +172,18 @@ def captured(torch, name, variant, call, shape=None):
     return method
 
 
+def time_in_turns(torch, methods, rounds):
+    """Their times, in us of a step; two rounds before these do not count."""
+    for i in range(-2, rounds):
+        for m in methods:
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            m.run()
+            torch.cuda.synchronize()
+            if i >= 0:
+                m.times.append(1e6 * (time.perf_counter() - start) / CALLS)
+
+
 def sdpa(torch, q, k, v, group):
     """(name, variant, call); k, v: [batch, n, KV heads, d]."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -242,21 +254,13 @@ def run_case(torch, lib, ggml, kind, d, group, batch, n, rounds, csv_rows):
     q_type = torch.float16 if kind == "f16" else torch.float32 if kind == "f32" else torch.bfloat16
     q = torch.randn(batch, KV_HEADS * group, d, generator=torch.Generator("cuda").manual_seed(1),
                     device="cuda").to(q_type)
-    sink = torch.zeros(1, dtype=torch.int32, device="cuda")
-
-    def read():
-        for m in memory:
-            code = lib.bench_read(m.data_ptr(), m.numel(), sink.data_ptr(), torch.cuda.current_stream().cuda_stream)
-            if code:
-                sys.exit(f"floor: CUDA error {code}")
-        return sink
     santa = peers_cuda.python_santa()
     if kind in BLOCK:
         k, v = (santa.View(m.view(batch, n, KV_HEADS, -1), kind) for m in memory)
     else:
         k, v = (m.view(getattr(torch, TORCH[kind])).view(batch, n, KV_HEADS, d) for m in memory)
     row = q.view(batch, 1, KV_HEADS * group, d)
-    methods = [captured(torch, "floor", "floor: K and V read once", read)]
+    methods = [captured(torch, "floor", "floor: K and V read once", peers_cuda.reader(torch, lib, memory))]
     for name, options in OURS:
         out = torch.empty(batch, 1, KV_HEADS * group, d, dtype=torch.float32, device="cuda")
         workspace = torch.empty(santa.workspace_size(row, k, v, out=out, **options), dtype=torch.uint8, device="cuda")
@@ -282,14 +286,7 @@ def run_case(torch, lib, ggml, kind, d, group, batch, n, rounds, csv_rows):
     if step:
         step.set_query(q)
         methods += step.methods()
-    for i in range(-2, rounds):
-        for m in methods:
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            m.run()
-            torch.cuda.synchronize()
-            if i >= 0:
-                m.times.append(1e6 * (time.perf_counter() - start) / CALLS)
+    time_in_turns(torch, methods, rounds)
     floor, ours = methods[:2]
     sampled = {name for name, options in OURS if options}
     want = ours.out()

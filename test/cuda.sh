@@ -131,9 +131,9 @@ compile_for() {
          -c -o "$work/sm_$1.o" santa_cuda.cu
 }
 
-# What a program takes in, compiled as the README says, for one architecture: the file's size has a limit, and the
-# compiler has nothing to say, ptxas' notes included. Shells count the CPU time of what they ran: user and system of
-# the last line.
+# What a program takes in, compiled as the README says, for one architecture: the file's size has a
+# limit, and the compiler has nothing to say, ptxas' notes included. Shells count the CPU time of what
+# they ran: user and system of the last line.
 OBJECT_MOST=6000000
 object_size() {
     need nvcc

@@ -50,7 +50,8 @@ decoder() {
         build examples/decode.c && helps "$dir/program"
         return
     fi
-    "${MAKE:-make}" -s CC="$CC" BUILD="$BUILD" "$BUILD/decode" && cp "$BUILD/decode" "$dir/program" || return 1
+    "${MAKE:-make}" -s CC="$CC" BUILD="$BUILD" "$BUILD/decode" &&
+        cp "$BUILD/decode" "$dir/program" || return 1
     [ -f examples/model/model.bin ] || skip "no examples/model/model.bin"
     for method in dense sys "sys --draft 3"; do
         # shellcheck disable=SC2086

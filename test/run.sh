@@ -1,7 +1,8 @@
 #!/bin/sh
 # `make test` starts this: unit tests, the longest of them with fewer seeds, examples and what the GPU
 # half would launch, minutes. With `all`, for `make test-all`, the rest of what this machine can run,
-# these in full. What needs a tool that is not here is skipped, by name. Last line: N passed, N failed, N skipped.
+# these in full. What needs a tool that is not here is skipped, by name. Last line: N passed, N failed,
+# N skipped.
 . "$(dirname "$0")/cells.sh"
 . "$root/test/total.sh"
 
