@@ -122,7 +122,7 @@ $(BUILD)/ggml_op: examples/ggml_op.c examples/data.h santa.h $(LIBRARY)
 $(BUILD)/sharded_mpi: examples/sharded_mpi.c examples/data.h santa.h $(LIBRARY)
 	$(MPICC) $(CFLAGS) $(LINKED) -o $@ $< $(LIBRARY) $(LDLIBS)
 
-$(BUILD)/bench: bench/bench.c bench/bench.h bench/gain.h bench/program.h bench/prefill.h santa.h $(LIBRARY)
+$(BUILD)/bench: bench/bench.c bench/bench.h bench/gain.h bench/program.h bench/prefill.h bench/products.h santa.h $(LIBRARY)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $< $(LIBRARY) $(LDLIBS)
 

@@ -1390,11 +1390,11 @@ SANTADEF size_t santa_buckets_size(const santa_attention *a);
    calls. A key with a NaN goes to bucket 0. Uses k's shape, buckets, seq_lens. o: NULL, or
    num_threads, parallel_for, parallel_user, isa, item_begin and item_end, stream as in
    santa_decode. Work: head_dim * num_buckets multiplications a key; bytes: keys once, the
-   centroids once for each 16 keys. On a GPU it only puts kernels on the stream, and the index
-   has the same keys in the same order, not the same scratch words, unless a key is as near to
-   two centroids as rounding; it does all items at once, and a range of some is an error. What
-   the host cannot see there, a gap or a slot that two sequences have, makes an index that gives
-   NaN. */
+   centroids once for each 128 keys up to head_dim 128, fewer beyond. On a GPU it only puts
+   kernels on the stream, and the index has the same keys in the same order, not the same
+   scratch words, unless a key is as near to two centroids as rounding; it does all items at
+   once, and a range of some is an error. What the host cannot see there, a gap or a slot that
+   two sequences have, makes an index that gives NaN. */
 SANTADEF santa_status santa_buckets_assign(const santa_attention *a, const santa_tensor *keys, int64_t from,
                                            const santa_options *o);
 
@@ -1976,9 +1976,8 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype,
                row i of `to`, which may be x: their bf16 in pairs. NULL where dot_bf16 is
    panel_mass  of each of them: m = max(m, its SANTA_BLOCK scores), keep = exp(old m - m), s[i]
                = exp(s[i] - m), sum = sum of s; nonzero if NaN or +inf is among the scores
-   nearest     of SANTA__FEW keys, feature c of key i at keys[c * SANTA__FEW + i]: where one of
-               n centroids, number first and on, has a product above best[i], that and its
-               number
+   tops        of columns i < lanes, a multiple of 16, of rows of s: top[i], the largest number,
+               and above[i] = rows - r, where row r has it first; 0: it is infinite or NaN
    accumulate  adds rows of dv features with weights, see santa__weights
    Rows are pointers plus a common byte offset, so that pages, strides, KV heads and gathers all
    look alike; features are adjacent. SANTA__BEYOND_K or _V more pointers follow the n, for
@@ -1997,10 +1996,9 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype,
 #define SANTA__BEYOND_K (SANTA__AHEAD + 8)   /* pointers behind the n: rows ahead of up to 8 at a time */
 #define SANTA__BEYOND_V SANTA_BLOCK
 #define SANTA__SLICE 8                       /* queries at a time where their state is on the stack */
-#define SANTA__FEW 16                        /* keys that meet the centroids together */
 #define SANTA__PREFILL_ROWS 32               /* query rows of a call, from which on >>prefill is taken */
 #define SANTA__PIECE 256                     /* queries of a piece of it, at most */
-#define SANTA__PANEL 32                      /* queries side by side, see >>prefill */
+#define SANTA__PANEL 32                      /* queries side by side, see >>prefill; keys of a search */
 #define SANTA__QUERIES 16       /* of several query rows together, at most; also rows, see santa__job */
 #define SANTA__SPAN  8                       /* KV heads in one pass over the keys, at most */
 #define SANTA__CHUNKS 32        /* parts of a row's keys with sums of their own, see santa__state */
@@ -2056,15 +2054,16 @@ typedef struct santa__copied {
     int64_t group, s_stride;
 } santa__copied;
 
-/* c[r] = sum_i a(r, i) b[i] for r < rows, a multiple of 8, and i < n; with keep: c[r] = c[r]
-   keep + that. Rows of b and c are SANTA__PANEL floats, one for each query. a(r, i): feature i
-   of key r, from a + r * stride + i on, or of_values: of value row i feature r, a + i * stride
-   + r. pairs: in place of a float a and b have two bf16, of features or value rows 2i and 2i +
-   1; scale: of scores from them. */
+/* c[r] = sum_i a(r, i) b[i] for r < rows, a multiple of 8, and i < n; with keep, of_values
+   only: c[r] = c[r] keep + that. Rows of b and c are `lanes` floats, SANTA__PANEL or half of
+   it, one for each query, or key that meets centroids. a(r, i): feature i of key r, from a + r
+   * stride + i on, or of_values: of value row i feature r, a + i * stride + r. pairs: in place
+   of a float a and b have two bf16, of features or value rows 2i and 2i + 1; scale: of scores
+   from them. */
 typedef struct santa__panel {
     const float *a, *b, *keep;
     float *c, scale;
-    int64_t rows, n, stride;
+    int64_t rows, n, stride, lanes;
     int of_values, pairs;
 } santa__panel;
 
@@ -2085,8 +2084,7 @@ typedef struct santa__kernels {
     void (*panel)(const santa__panel *x);
     void (*pair)(const float *x, int64_t rows, int64_t width, float *to);
     int (*panel_mass)(float *s, float *m, float *keep, float *sum);
-    void (*nearest)(santa_dtype t, const char *centroids, int64_t first, int64_t n, int64_t d,
-                    const float *keys, float *best, int32_t *bucket);
+    void (*tops)(const float *s, int64_t rows, int64_t lanes, float *top, float *above);
 } santa__kernels;
 
 #if defined(__GNUC__) || defined(__clang__)
@@ -10692,6 +10690,7 @@ static void santa__panel_scores(const santa__prefill *x, int64_t p, int64_t firs
     memset(&y, 0, sizeof y);
     y.a = x->k;
     y.stride = x->k_stride;
+    y.lanes = SANTA__PANEL;
     y.rows = SANTA_BLOCK;
     y.pairs = x->pairs_k;
     y.n = j->plan->d >> y.pairs;
@@ -10735,6 +10734,7 @@ static void santa__panel_values(const santa__prefill *x, int64_t p, int64_t firs
     memset(&y, 0, sizeof y);
     y.a = x->v;
     y.stride = j->plan->dv_tile;
+    y.lanes = SANTA__PANEL;
     y.rows = (j->plan->dv + 7) / 8 * 8;
     y.n = n;
     y.b = x->s;
@@ -11655,16 +11655,102 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
 
 /* ------------------------------------------------------------ >>buckets-code */
 
-/* The buckets of n <= SANTA__FEW keys, feature c of key i at keys[c * SANTA__FEW + i]: the
-   largest key . centroid, the lower of equal ones, 0 for a NaN. */
-static void santa__nearest(const santa__kernels *kernel, santa_dtype t, const char *centroids,
-                           int64_t buckets, int64_t d, const float *keys, int64_t n, uint16_t *bucket) {
-    float best[SANTA__FEW];
-    int32_t found[SANTA__FEW] = {0};
-    int64_t i;
-    for (i = 0; i < SANTA__FEW; i++) best[i] = santa__neg_inf();
-    kernel->nearest(t, centroids, 0, buckets, d, keys, best, found);
-    for (i = 0; i < n; i++) bucket[i] = (uint16_t)found[i];
+/* Keys that look for their buckets, and the centroids: stride and step in numbers, from key to
+   key and from feature to feature. */
+typedef struct santa__search {
+    const santa__kernels *kernel;
+    santa_dtype key_type, type;
+    const char *keys, *centroids;
+    int64_t stride, step, buckets, d;
+} santa__search;
+
+/* Keys of a search at most; floats of theirs, and of centroids, on the stack. */
+enum { SANTA__SEARCH = 2 * SANTA_BLOCK, SANTA__SEARCH_KEYS = 16384, SANTA__SEARCH_TILE = 4096 };
+
+/* n keys from number first on side by side, and zeros: feature c of key i at to[c * lanes +
+   i]. */
+static void santa__lay_keys(const santa__search *x, int64_t first, int64_t n, int64_t lanes, float *to) {
+    float f[4 * (SANTA__PROXY_DIM + 16)];
+    const int64_t pad = x->d + 16;
+    int64_t i, c;
+    for (i = 0; i < lanes; i++) {
+        const char *key = x->keys + santa__bytes(x->key_type, (first + i) * x->stride);
+        float *row = f + i % 4 * pad;
+        if (i >= n) memset(row, 0, (size_t)x->d * sizeof *row);
+        else if (x->step == 1) x->kernel->widen(x->key_type, key, x->d, row);
+        else
+            for (c = 0; c < x->d; c++)
+                row[c] = santa__load(x->key_type, key + santa__bytes(x->key_type, c * x->step));
+        for (c = 0; c < x->d && i % 4 == 3; c++) {                    /* four in a line of `to` at once */
+            float *four = to + c * lanes + i;
+            four[-3] = f[c];
+            four[-2] = f[pad + c];
+            four[-1] = f[2 * pad + c];
+            four[0] = f[3 * pad + c];
+        }
+    }
+}
+
+/* Centroids from number `at` on as rows of floats, *stride apart; the last one again where
+   there are no more. */
+static const float *santa__centroid_rows(const santa__search *x, int64_t at, int64_t rows, float *tile,
+                                         int64_t *stride) {
+    const char *from = x->centroids + santa__bytes(x->type, at * x->d);
+    int64_t r;
+    *stride = x->d;
+    if (x->type == SANTA_F32 && (uintptr_t)from % 4 == 0 && at + rows <= x->buckets)
+        return (const float *)(const void *)from;
+    *stride = (x->d + 15) / 16 * 16 + 16;      /* rows a power of two apart would share few sets */
+    for (r = 0; r < rows; r++)
+        x->kernel->widen(x->type,
+                         x->centroids + santa__bytes(x->type, SANTA__MIN(at + r, x->buckets - 1) * x->d),
+                         x->d, tile + r * *stride);
+    return tile;
+}
+
+/* The buckets of n <= SANTA__SEARCH keys: the largest key . centroid, the lower of equal ones,
+   0 for a NaN. Each key has its lane, where products are added up feature by feature: its
+   bucket does not hang on the keys beside it. */
+static void santa__search_buckets(const santa__search *x, int64_t n, uint16_t *bucket) {
+    float memory[SANTA__SEARCH_KEYS + 16], *keys = (float *)(void *)santa__align(memory);
+    float tile[8 * (SANTA__PROXY_DIM + 32)], s[SANTA__PANEL * SANTA__PANEL];
+    const int64_t lanes = n <= 16 || x->d * SANTA__PANEL > SANTA__SEARCH_KEYS ? 16 : SANTA__PANEL,
+                  panels = SANTA__MAX(SANTA__SEARCH_KEYS / (x->d * lanes), 1),
+                  rows = SANTA__MAX(SANTA__MIN(SANTA__SEARCH_TILE / x->d / 8 * 8, SANTA__PANEL), 8);
+    int64_t first, at, from, i, r;
+    for (first = 0; first < n; first += panels * lanes) {
+        const int64_t end = SANTA__MIN(first + panels * lanes, n);
+        float best[SANTA__SEARCH], top[SANTA__PANEL], above[SANTA__PANEL];
+        for (i = first; i < end; i++) {
+            best[i] = santa__neg_inf();
+            bucket[i] = 0;
+        }
+        for (from = first; from < end; from += lanes)
+            santa__lay_keys(x, from, SANTA__MIN(end - from, lanes), lanes, keys + (from - first) * x->d);
+        for (at = 0; at < x->buckets; at += rows) {
+            santa__panel y;
+            memset(&y, 0, sizeof y);
+            y.rows = SANTA__MIN(rows, (x->buckets - at + 7) / 8 * 8);
+            y.a = santa__centroid_rows(x, at, y.rows, tile, &y.stride);
+            y.n = x->d;
+            y.lanes = lanes;
+            y.c = s;
+            for (from = first; from < end; from += lanes) {
+                y.b = keys + (from - first) * x->d;
+                x->kernel->panel(&y);
+                x->kernel->tops(s, y.rows, lanes, top, above);
+                for (i = from; i < SANTA__MIN(from + lanes, end); i++) {
+                    r = y.rows - (int64_t)above[i - from];
+                    if (r < y.rows && !(top[i - from] > best[i])) continue;
+                    for (r = r < y.rows ? r : 0; r < y.rows && !(best[i] >= top[i - from]); r++)
+                        if (s[r * lanes + i - from] > best[i]) {
+                            best[i] = s[r * lanes + i - from];
+                            bucket[i] = (uint16_t)(at + r);
+                        }
+                }
+            }
+        }
+    }
 }
 
 /* Keys from .. to - 1 join the sorted ones before them: those of each bucket move up by what
@@ -11738,28 +11824,20 @@ static void santa__assign_block(const santa__assign *x, int64_t b, int64_t h, in
     const santa_buckets *r = x->a->buckets;
     const santa__new_keys n = santa__new_keys_of(x, b);
     const santa__index index = santa__index_of(x->a, santa__slot_of(x->a, b), h);
-    const int64_t d = k->shape[3], from = n.from + at * SANTA_BLOCK,
-                  to = SANTA__MIN(from + SANTA_BLOCK, n.to);
-    float memory[SANTA__PROXY_DIM * SANTA__FEW + 16], *keys = (float *)(void *)santa__align(memory);
-    int64_t j, i, c;
-    memset(keys, 0, (size_t)(d * SANTA__FEW) * sizeof *keys);
-    for (j = from; j < to; j += SANTA__FEW) {
-        const int64_t few = SANTA__MIN(to - j, (int64_t)SANTA__FEW);
-        for (i = 0; i < few; i++) {
-            const int64_t first = b * k->stride[0] + (n.skip + j + i - n.from) * k->stride[1]
-                                + h * k->stride[2];
-            const char *p = (const char *)k->data + santa__bytes(k->dtype, first);
-            if (k->dtype == SANTA_F32 && k->stride[3] == 1)
-                for (c = 0; c < d; c++) memcpy(keys + c * SANTA__FEW + i, p + 4 * c, sizeof *keys);
-            else for (c = 0; c < d; c++)
-                keys[c * SANTA__FEW + i] =
-                    k->stride[3] == 1 ? santa__feature(k->dtype, p, c)
-                                      : santa__load(k->dtype, p + santa__bytes(k->dtype, c * k->stride[3]));
-        }
-        santa__nearest(x->kernel, r->dtype,
-                       (const char *)r->centroids + santa__bytes(r->dtype, h * r->num_buckets * d),
-                       r->num_buckets, d, keys, few, index.bucket + j);
-    }
+    const int64_t from = n.from + at * SANTA__SEARCH, to = SANTA__MIN(from + SANTA__SEARCH, n.to),
+                  row = n.skip + at * SANTA__SEARCH;
+    santa__search y;
+    y.kernel = x->kernel;
+    y.key_type = k->dtype;
+    y.keys = (const char *)k->data
+           + santa__bytes(k->dtype, b * k->stride[0] + row * k->stride[1] + h * k->stride[2]);
+    y.stride = k->stride[1];
+    y.step = k->stride[3];
+    y.type = r->dtype;
+    y.d = k->shape[3];
+    y.buckets = r->num_buckets;
+    y.centroids = (const char *)r->centroids + santa__bytes(r->dtype, h * r->num_buckets * y.d);
+    if (from < to) santa__search_buckets(&y, to - from, index.bucket + from);
 }
 
 SANTA__ONCE
@@ -11866,7 +11944,7 @@ SANTADEF santa_status santa_buckets_assign(const santa_attention *a, const santa
     x.kernel = santa__kernels_of(o->isa == SANTA_ISA_AUTO ? santa_best_isa() : o->isa);
     x.from = from;
     x.first_item = o->item_begin;
-    x.blocks = (SANTA__MIN(keys->shape[1], santa__capacity(a)) + SANTA_BLOCK - 1) / SANTA_BLOCK;
+    x.blocks = (SANTA__MIN(keys->shape[1], santa__capacity(a)) + SANTA__SEARCH - 1) / SANTA__SEARCH;
     items = o->item_begin == 0 && o->item_end == 0 ? keys->shape[0] * keys->shape[2]
                                                    : o->item_end - o->item_begin;
     if ((s = santa__check_new_keys(&x, items)) != SANTA_OK) return s;
@@ -11899,16 +11977,20 @@ typedef struct santa__kmeans {
 
 static void santa__kmeans_task(void *context, int64_t t) {
     santa__kmeans *x = (santa__kmeans *)context;
-    float memory[SANTA__PROXY_DIM * SANTA__FEW + 16], *keys = (float *)(void *)santa__align(memory);
-    int64_t at, to = -1, i, c, j;
-    memset(keys, 0, (size_t)(x->d * SANTA__FEW) * sizeof *keys);
+    santa__search y;
+    int64_t at, to = -1;
+    y.kernel = x->kernel;
+    y.key_type = y.type = SANTA_F32;
+    y.centroids = (const char *)x->centroids;
+    y.stride = x->stride;
+    y.step = 1;
+    y.buckets = x->buckets;
+    y.d = x->d;
     while (santa__take(&x->work, t, &at, &to))
-        for (j = at * SANTA__FEW; j < SANTA__MIN(to * SANTA__FEW, x->n); j += SANTA__FEW) {
-            const int64_t few = SANTA__MIN(x->n - j, (int64_t)SANTA__FEW);
-            for (i = 0; i < few; i++)
-                for (c = 0; c < x->d; c++) keys[c * SANTA__FEW + i] = x->x[(j + i) * x->stride + c];
-            santa__nearest(x->kernel, SANTA_F32, (const char *)x->centroids, x->buckets, x->d, keys, few,
-                           x->bucket + j);
+        for (; at < to; at++) {
+            const int64_t j = at * SANTA__SEARCH;
+            y.keys = (const char *)(x->x + j * x->stride);
+            santa__search_buckets(&y, SANTA__MIN(x->n - j, (int64_t)SANTA__SEARCH), x->bucket + j);
         }
 }
 
@@ -12000,7 +12082,7 @@ SANTADEF santa_status santa_kmeans(const float *x, int64_t n, int64_t stride, in
                             centroids + i * d);
     }
     for (i = 0; i < (iterations ? iterations : 10); i++) {
-        santa__run_tasks(o, &k.work, (n + SANTA__FEW - 1) / SANTA__FEW, santa__kmeans_task, &k);
+        santa__run_tasks(o, &k.work, (n + SANTA__SEARCH - 1) / SANTA__SEARCH, santa__kmeans_task, &k);
         santa__kmeans_update(&k, seed, i, sum, row);
     }
     return SANTA_OK;
@@ -12560,7 +12642,6 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
 #undef SANTA__DELTA_MIN
 #undef SANTA__DELTA_VECTOR
 #undef SANTA__EXP_UNDERFLOW
-#undef SANTA__FEW
 #undef SANTA__INLINE
 #undef SANTA__KEEP_ORDER
 #undef SANTA__RESTRICT
@@ -13533,98 +13614,41 @@ SANTA__TARGET static float SANTA__ISA(sizes)(const float *const *u, const float 
     return SANTA__ISA(vtotal)(sum);
 }
 
-/* A few centroids at a time: each number of theirs meets a vector of keys, so that no sum runs
-   across lanes. */
-SANTA__TARGET static void SANTA__ISA(nearest)(santa_dtype t, const char *centroids, int64_t first,
-                                              int64_t n, int64_t d, const float *keys, float *best,
-                                              int32_t *bucket) {
-    enum { V = SANTA__FEW / SANTA__LANES, ROWS = V < 4 ? 8 / V : 4 };
-    float wide[ROWS * (SANTA__PROXY_DIM + 32)], s[ROWS][SANTA__FEW], top[SANTA__FEW];
-    const float *x[ROWS];
-    const int64_t pad = (d + 15) / 16 * 16 + 16;  /* rows a power of two apart would share few sets */
-    int64_t at, c;
-    int r, v, i;
-    for (at = 0; at < n; at += ROWS) {
-        SANTA__V sum[ROWS][V];
-        for (r = 0; r < ROWS; r++) {
-            const char *row = centroids + santa__bytes(t, SANTA__MIN(at + r, n - 1) * d);
-            float *to = wide + r * pad;
-            x[r] = to;
-            if (t == SANTA_F32 && (uintptr_t)row % 4 == 0) x[r] = (const float *)(const void *)row;
-            else SANTA__ISA(widen)(t, row, d, to);
-        }
-        SANTA__UNROLL
-        for (r = 0; r < ROWS; r++) {
-            SANTA__UNROLL
-            for (v = 0; v < V; v++) sum[r][v] = SANTA__ISA(vset)(0.0f);
-        }
-        for (c = 0; c < d; c++) {
-            SANTA__V key[V];
-            SANTA__UNROLL
-            for (v = 0; v < V; v++) key[v] = SANTA__ISA(vget)(keys + c * SANTA__FEW + v * SANTA__LANES);
-            SANTA__UNROLL
-            for (r = 0; r < ROWS; r++) {
-                const SANTA__V y = SANTA__ISA(vset)(x[r][c]);
-                SANTA__UNROLL
-                for (v = 0; v < V; v++) sum[r][v] = SANTA__ISA(vfma)(y, key[v], sum[r][v]);
-            }
-        }
-        SANTA__UNROLL
-        for (v = 0; v < V; v++) {
-            SANTA__V most = sum[0][v];
-            SANTA__UNROLL
-            for (r = 0; r < ROWS; r++) {
-                SANTA__ISA(vput)(s[r] + v * SANTA__LANES, sum[r][v]);
-                most = SANTA__ISA(vmax)(most, sum[r][v]);
-            }
-            SANTA__ISA(vput)(top + v * SANTA__LANES, most);
-        }
-        for (i = 0; i < SANTA__FEW; i++)
-            for (r = 0; r < ROWS && top[i] > best[i]; r++)
-                if (s[r][i] > best[i]) {
-                    best[i] = s[r][i];
-                    bucket[i] = (int32_t)(first + at + r);
-                }
-    }
-}
-
-/* A few rows of c in registers, for two vectors of queries: a number of a meets both of them, a
-   vector of b all rows. */
-SANTA__INLINE void SANTA__ISA(panel_rows)(const santa__panel *x, int of_values, int pairs) {
+/* A few rows of c in registers, for two vectors of queries, or one: a number of a meets both of
+   them, a vector of b all rows. */
+SANTA__INLINE void SANTA__ISA(panel_rows)(const santa__panel *x, int of_values, int pairs, int wide) {
     enum { ROWS = SANTA__KEEP_K < 16 ? 4 : 8 };
-    const int64_t across = of_values ? 1 : x->stride, along = of_values ? x->stride : 1;
-    const int keeps = x->keep != NULL;
-    int64_t r, i;
-    int v, k, w;
-    for (v = 0; v < SANTA__PANEL; v += 2 * SANTA__LANES)
+    const int64_t across = of_values ? 1 : x->stride, along = of_values ? x->stride : 1, lanes = x->lanes;
+    const int keeps = of_values && x->keep;
+    int64_t r, i, v;
+    int k, w;
+    for (v = 0; v < lanes; v += wide * SANTA__LANES)
         for (r = 0; r < x->rows; r += ROWS) {
             const float *a = x->a + r * across, *b = x->b + v;
-            float *c = x->c + r * SANTA__PANEL + v;
+            float *c = x->c + r * lanes + v;
             SANTA__V sum[ROWS][2], f[2], keep[2];
             SANTA__UNROLL
             for (k = 0; k < ROWS; k++) sum[k][0] = sum[k][1] = SANTA__ISA(vset)(0.0f);
-            for (i = 0; i < x->n; i++, a += along, b += SANTA__PANEL) {
-                f[0] = SANTA__ISA(vget)(b);
-                f[1] = SANTA__ISA(vget)(b + SANTA__LANES);
+            for (i = 0; i < x->n; i++, a += along, b += lanes) {
+                SANTA__UNROLL
+                for (w = 0; w < wide; w++) f[w] = SANTA__ISA(vget)(b + w * SANTA__LANES);
                 SANTA__UNROLL
                 for (k = 0; k < ROWS; k++) {
                     const SANTA__V y = SANTA__ISA(vset)(a[k * across]);
                     SANTA__UNROLL
-                    for (w = 0; w < 2; w++)
+                    for (w = 0; w < wide; w++)
                         sum[k][w] = pairs ? SANTA__ISA(vpairs)(sum[k][w], y, f[w])
                                           : SANTA__ISA(vfma)(y, f[w], sum[k][w]);
                 }
             }
-            keep[0] = keep[1] = SANTA__ISA(vset)(0.0f);
-            if (keeps) {
-                keep[0] = SANTA__ISA(vget)(x->keep + v);
-                keep[1] = SANTA__ISA(vget)(x->keep + v + SANTA__LANES);
-            }
+            SANTA__UNROLL
+            for (w = 0; w < wide; w++)
+                keep[w] = keeps ? SANTA__ISA(vget)(x->keep + v + w * SANTA__LANES) : SANTA__ISA(vset)(0.0f);
             SANTA__UNROLL
             for (k = 0; k < ROWS; k++) {
                 SANTA__UNROLL
-                for (w = 0; w < 2; w++) {
-                    float *to = c + k * SANTA__PANEL + w * SANTA__LANES;
+                for (w = 0; w < wide; w++) {
+                    float *to = c + k * lanes + w * SANTA__LANES;
                     if (keeps) sum[k][w] = SANTA__ISA(vfma)(SANTA__ISA(vget)(to), keep[w], sum[k][w]);
                     else if (pairs) sum[k][w] = SANTA__ISA(vmul)(sum[k][w], SANTA__ISA(vset)(x->scale));
                     SANTA__ISA(vput)(to, sum[k][w]);
@@ -13635,10 +13659,25 @@ SANTA__INLINE void SANTA__ISA(panel_rows)(const santa__panel *x, int of_values, 
 
 SANTA__TARGET static void SANTA__ISA(panel)(const santa__panel *x) {
 #ifdef SANTA__DOT_BF16
-    if (x->pairs) { SANTA__ISA(panel_rows)(x, x->of_values, 1); return; }
+    if (x->pairs) { SANTA__ISA(panel_rows)(x, x->of_values, 1, 2); return; }
 #endif
-    if (x->of_values) SANTA__ISA(panel_rows)(x, 1, 0);               /* 3 % faster than one loop for both */
-    else SANTA__ISA(panel_rows)(x, 0, 0);
+    if (x->of_values) SANTA__ISA(panel_rows)(x, 1, 0, 2);            /* 3 % faster than one loop for both */
+    else if (2 * SANTA__LANES > 16 && x->lanes == 16) SANTA__ISA(panel_rows)(x, 0, 0, 1);
+    else SANTA__ISA(panel_rows)(x, 0, 0, 2);
+}
+
+SANTA__TARGET static void SANTA__ISA(tops)(const float *s, int64_t rows, int64_t lanes, float *top,
+                                           float *above) {
+    int64_t v, r;
+    for (v = 0; v < lanes; v += SANTA__LANES) {
+        SANTA__V x = SANTA__ISA(vget)(s + v), n = SANTA__ISA(vset)(0.0f);
+        for (r = 1; r < rows; r++) x = SANTA__ISA(vmax)(SANTA__ISA(vget)(s + r * lanes + v), x);
+        for (r = 0; r < rows; r++)
+            n = SANTA__ISA(vmax)(SANTA__ISA(vfrom)(SANTA__ISA(vsub)(SANTA__ISA(vget)(s + r * lanes + v), x),
+                                                   0.0f, SANTA__ISA(vset)((float)(rows - r))), n);
+        SANTA__ISA(vput)(top + v, x);
+        SANTA__ISA(vput)(above + v, n);
+    }
 }
 
 #ifdef SANTA__DOT_BF16
@@ -13691,7 +13730,7 @@ static const santa__kernels SANTA__ISA(kernels) = {
 #else
     NULL,
 #endif
-    SANTA__ISA(panel_mass), SANTA__ISA(nearest)
+    SANTA__ISA(panel_mass), SANTA__ISA(tops)
 };
 
 #undef SANTA__ISA

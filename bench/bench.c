@@ -20,6 +20,7 @@
 #include "../santa.h"
 #include "bench.h"
 #include "program.h"
+#include "products.h"
 
 enum { HEADS = 32, KV_HEADS = 8, MOST_HEADS = 64, SAMPLES = 128 };
 enum { MAX_ROUNDS = 201, MIN_ROUNDS = 5, MAX_ROWS = 32 };
@@ -64,7 +65,7 @@ typedef struct cell {
     const float *scales;                             /* of the arena's windows: [2, n, kv_heads] each */
 } cell;
 
-typedef enum kind { READ_K, READ_ROWS, READ_COPY, PLAIN_C, DECODE, ASSIGN, ENCODE } kind;
+typedef enum kind { READ_K, READ_ROWS, READ_COPY, PLAIN_C, DECODE, ASSIGN, PRODUCTS, ENCODE } kind;
 typedef struct method {
     const char *name;
     kind what;
@@ -173,6 +174,7 @@ static const method methods[] = {
     { "saap draws", DECODE,  SANTA_SAAP,       TOKENS | PAGES,    1, by_draws    },
     { "saap copy",  DECODE,  SANTA_SAAP,       TOKENS | PAGES,    0, by_both     },
     { "assign 1k",  ASSIGN,  SANTA_SAAP,       TOKENS,            1, by_buckets  },
+    { "products",   PRODUCTS, SANTA_DENSE,     TOKENS,            1, NULL        },
     { "bernoulli",  DECODE,  SANTA_SYS,        FEATURES,          0, one_draw    },
     { "dense q8",   DECODE,  SANTA_DENSE,      TOKENS,            1, eight_bits  },
     { "sys q8",     DECODE,  SANTA_SYS,        TOKENS,            1, eight_bits  },
@@ -364,6 +366,11 @@ static struct {
 
 static int has_router(const method *m) { return m->method == SANTA_SAAP; }
 
+/* What "assign 1k" multiplies and adds. */
+static double multiplied(const cell *c) {
+    return 2.0 * (double)(ASSIGNED * c->kv_heads * buckets_for(c->n) * DIM);
+}
+
 static santa_status assign(const santa_attention *a, const santa_options *o) {
     const santa_tensor keys = santa_view(router.keys, SANTA_F32, 1, ASSIGNED, a->k.shape[2], DIM);
     santa_attention b;
@@ -425,7 +432,8 @@ static santa_status make_router(const cell *c) {
     }
     for (int64_t h = 1; h < c->kv_heads; h++)
         memcpy((char *)router.r.index + bytes * (size_t)h, router.r.index, bytes);
-    for (int64_t i = 0; i < ASSIGNED * c->kv_heads * DIM; i++) router.keys[i] = (float)(i * 7 % 64) - 32.0f;
+    for (int64_t h = 1; h < c->kv_heads; h++)
+        memcpy(router.keys + h * ASSIGNED * DIM, router.keys, ASSIGNED * DIM * sizeof *router.keys);
     return SANTA_OK;
 }
 
@@ -442,6 +450,11 @@ static santa_status prepare(const cell *c, row *r, const method *m, int64_t samp
     if (has_router(m)) {
         const santa_status s = make_router(c);
         if (s != SANTA_OK) return s;
+    }
+    if (m->what == PRODUCTS) {
+        r->workspace = allocate(sizeof(products));
+        *(products *)r->workspace =
+            products_make(set.isa->isa, SANTA_F32, multiplied(c) / (double)c->threads, c->threads);
     }
     if (m->what == PLAIN_C) r->workspace = allocate((size_t)c->n * sizeof(float));
     if (m->what == READ_ROWS) r->workspace = tenth(c);
@@ -481,6 +494,7 @@ static double once(const cell *c, row *r) {
         switch (r->m->what) {
             case READ_K:  read_once(window, bytes / 2, c->threads); break;
             case ASSIGN: s = assign(&a, &r->o); break;
+            case PRODUCTS: on_threads(c->threads, product_task, r->workspace); break;
             case READ_COPY: read_once((const char *)a.proxy, copies.size, c->threads); break;
             case ENCODE:  s = santa_proxy_encode(&a, 0, c->n, NULL); break;      /* by one thread */
             case READ_ROWS: read_tenth(c, &a, (const int32_t *)r->workspace); break;
@@ -547,6 +561,7 @@ static void summarise(const cell *c, row *r) {
         case READ_K:    r->bytes = size * all; break;
         case READ_COPY: r->bytes = (double)copies.size; break;
         case ENCODE:    r->bytes = size * all + (double)copies.size; break;
+        case PRODUCTS:  free(((products *)r->workspace)->tiles); break;
         case ASSIGN:    r->bytes = 4.0 * (double)(ASSIGNED * c->kv_heads * DIM); break;
         case READ_ROWS: r->bytes = size * 2.0 * (double)(tenth_of(c) * c->kv_heads * DIM); break;
         case PLAIN_C:   r->bytes = size * 2.0 * all; break;
@@ -1166,7 +1181,8 @@ int main(int argc, char **argv) {
            "# threads; /readK: time over that read's; dense/x: times faster than dense, by\n"
            "# the least times. vattention: 10 %% of the keys per head (more below 64k),\n"
            "# predictor without cost; read 10 %%: as many rows of K and V, as single rows can\n"
-           "# be read at best. bernoulli: sys, one draw per K feature and group. P16: pages\n"
+           "# be read at best. products: as many as assign 1k has, in registers.\n"
+           "# bernoulli: sys, one draw per K feature and group. P16: pages\n"
            "# of 16 tokens, in no order. dense q8,\n"
            "# sys q8: SANTA_SCORES_Q8. The query is f32, to bf16 K bf16.\n", DIM);
     progress.all = bits(set.types)
