@@ -11680,10 +11680,10 @@ typedef struct santa__search {
 /* Keys of a search at most; floats of theirs, on the stack. */
 enum { SANTA__SEARCH = 2 * SANTA_BLOCK, SANTA__SEARCH_KEYS = 16384 };
 
-/* n keys from number first on side by side, and zeros: feature c of key i at to[c * lanes +
-   i]. */
-static void santa__lay_keys(const santa__search *x, int64_t first, int64_t n, int64_t lanes, float *to) {
-    float f[4 * (SANTA__PROXY_DIM + 16)];
+/* n keys from number first on side by side, and zeros: feature c of key i at to[c * lanes + i].
+   f: scratch for four keys. */
+static void santa__lay_keys(const santa__search *x, int64_t first, int64_t n, int64_t lanes, float *f,
+                            float *to) {
     const int64_t pad = x->d + 16;
     int64_t i, c;
     for (i = 0; i < lanes; i++) {
@@ -11759,7 +11759,7 @@ static void santa__search_buckets(const santa__search *x, int64_t n, uint16_t *b
             bucket[i] = 0;
         }
         for (i = 0; i < count; i += y.lanes)
-            santa__lay_keys(x, first + i, SANTA__MIN(count - i, y.lanes), y.lanes, keys + i * x->d);
+            santa__lay_keys(x, first + i, SANTA__MIN(count - i, y.lanes), y.lanes, tile, keys + i * x->d);
         for (at = 0; at < x->buckets; at += rows) {
             y.rows = SANTA__MIN(rows, (x->buckets - at + 7) / 8 * 8);
             y.a = santa__centroid_rows(x, at, y.rows, tile, &y.stride);
