@@ -1624,12 +1624,15 @@ extern "C" {
 #define SANTA__MAX(a, b) ((a) > (b) ? (a) : (b))
 
 /* Before functions that run once per call, row or head, never per key or block: code for size,
-   which takes compilers less time. What only such functions call is compiled like them, and so
-   is a function that calls one on every path: prefill and dense calls must not. */
+   which takes compilers less time. What only such functions call is compiled like them, but
+   what is OFTEN, and so is a function that calls one on every path: prefill and dense calls
+   must not. */
 #if defined(__GNUC__) || defined(__clang__)
 #define SANTA__ONCE __attribute__((cold))
+#define SANTA__OFTEN __attribute__((hot))
 #else
 #define SANTA__ONCE
+#define SANTA__OFTEN
 #endif
 
 static uint32_t santa__bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
@@ -1644,14 +1647,22 @@ static float santa__neg_inf(void) { return santa__from_bits(0xff800000u); }
 static int santa__is_nan(float f) { return (santa__bits(f) & 0x7fffffffu) > 0x7f800000u; }
 static int santa__not_finite(float f) { return (santa__bits(f) & 0x7f800000u) == 0x7f800000u; }
 static int santa__nan_or_plus_inf(float f) { return santa__is_nan(f) | (santa__bits(f) == 0x7f800000u); }
+/* Negative but for NaN and +infinity. */
+static int32_t santa__below_inf(float f) {
+    const uint32_t u = santa__bits(f);
+    return (int32_t)(u & 0x7fffffffu) - (int32_t)(u >> 31) - 0x7f800000;
+}
 /* NaN or +infinity among n numbers; in eights, which compilers make vectors of. */
+SANTA__OFTEN
 static int santa__has_bad(const float *f, int64_t n) {
+    int32_t all[8] = {-1, -1, -1, -1, -1, -1, -1, -1};
     int64_t i;
-    int bad = 0, k;
+    int k;
     for (i = 0; i + 8 <= n; i += 8)
-        for (k = 0; k < 8; k++) bad |= santa__nan_or_plus_inf(f[i + k]);
-    for (; i < n; i++) bad |= santa__nan_or_plus_inf(f[i]);
-    return bad;
+        for (k = 0; k < 8; k++) all[k] &= santa__below_inf(f[i + k]);
+    for (; i < n; i++) all[0] &= santa__below_inf(f[i]);
+    for (k = 1; k < 8; k++) all[0] &= all[k];
+    return all[0] >= 0;
 }
 static int santa__not_finite_d(double d) {
     uint64_t u;
@@ -12676,6 +12687,7 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
 #undef SANTA__NEVER
 #undef SANTA__NO_ERROR
 #undef SANTA__SURE
+#undef SANTA__OFTEN
 #undef SANTA__ONCE
 #undef SANTA__ON_any
 #undef SANTA__ON_arm64
@@ -13391,8 +13403,9 @@ SANTA__INLINE void SANTA__ISA(copied_gains)(const char *block, const santa__form
     int64_t i;
     for (i = 0; i < f->keys; i += SANTA__LANES) {
         const SANTA__V y = SANTA__ISA(vrow)(SANTA_F16, block + f->gains, i);
+        const SANTA__V sign = SANTA__ISA(vadd)(y, SANTA__ISA(vset)(0.0f));  /* or clang compares each f16 */
         SANTA__ISA(vput)(gain + i, y);
-        SANTA__ISA(vput)(squares + i, SANTA__ISA(vfrom)(y, 0.0f, SANTA__ISA(vmul)(y, y))); /* NaN: 0 */
+        SANTA__ISA(vput)(squares + i, SANTA__ISA(vfrom)(sign, 0.0f, SANTA__ISA(vmul)(y, y)));  /* NaN: 0 */
     }
 }
 
