@@ -1181,9 +1181,8 @@ int main(int argc, char **argv) {
            "# threads; /readK: time over that read's; dense/x: times faster than dense, by\n"
            "# the least times. vattention: 10 %% of the keys per head (more below 64k),\n"
            "# predictor without cost; read 10 %%: as many rows of K and V, as single rows can\n"
-           "# be read at best. products: as many as assign 1k has, in registers.\n"
-           "# bernoulli: sys, one draw per K feature and group. P16: pages\n"
-           "# of 16 tokens, in no order. dense q8,\n"
+           "# be read at best. products: as many as assign 1k has, in registers. bernoulli: sys,\n"
+           "# one draw per K feature and group. P16: pages of 16 tokens, in no order. dense q8,\n"
            "# sys q8: SANTA_SCORES_Q8. The query is f32, to bf16 K bf16.\n", DIM);
     progress.all = bits(set.types)
                    * (set.sweep ? SWEEP_CELLS * bits(set.layouts) : table_cells() + 2 + 3 * CROSS_STEPS);
