@@ -539,12 +539,20 @@ template <int GS, int COLUMNS> struct warp_sums { float head[GS][COLUMNS + 4]; }
 template <typename K, int C> constexpr bool joins_splits = false;
 template <> constexpr bool joins_splits<sixteen, 4> = true;
 
-/* k_dense: the ring, where at the end the warps' sums lie. PAIRS: of two warps, with the steps
-   of both, or, of the longest rows, more. */
-template <typename K, int C, bool PAIRS> struct dense_memory {
+/* A CTA of k_dense has one slice of 8 heads, whose splits a cluster may join, or two that share
+   the ring; those may be of several query rows. */
+enum dense_way { ONE_SLICE, JOINS_SPLITS, BOTH_SLICES, SHARES_ROWS };
+
+/* k_dense: the ring, where at the end the warps' sums lie. Of two slices of 16 bits each has a
+   half of the warps, whose PAIRS have the steps of both, or, of the longest rows, more; 8 bits
+   are converted once for two SETS of slots, by half as many warps. */
+template <typename K, int C, dense_way WAY> struct dense_memory {
+    enum { BOTH = WAY == BOTH_SLICES || WAY == SHARES_ROWS };
     enum { LANES = 2 * ring<K, C>::LOADS, COLUMNS = 16 / (int)sizeof(K) * LANES, TILES = COLUMNS / 16 };
+    enum { PAIRS = BOTH && !eight_bits<K>, SETS = BOTH && !PAIRS ? 2 : 1 };
     enum { STEPS = !PAIRS ? (int)ring<K, C>::STEPS : C == 8 ? 3 : 2 * (int)ring<K, C>::STEPS };
-    enum { RINGS = PAIRS ? SCORE_WARPS / 2 : SCORE_WARPS };
+    enum { RINGS = BOTH ? SCORE_WARPS / 2 : SCORE_WARPS, WARPS = PAIRS ? 2 * RINGS : (int)RINGS };
+    enum { CTAS = C == 8 ? 1 : SETS == 2 ? 3 : 2 };
     /* behind the warps' sums those of the split */
     enum { RING = RINGS * STEPS * ring<K, C>::LOADS * 32 * 16,
            MERGE = (SCORE_WARPS + (int)joins_splits<K, C>) * sizeof(warp_sums<PASS_HEADS, COLUMNS>) };
@@ -1109,7 +1117,7 @@ void k_query_parts(const params) { standin_kernel(SCORE_WARPS * 32, sizeof(parts
 void k_scores_plain(const params p) {
     standin_kernel(DENSE_WARPS * 32, 0, (size_t)plain_ring(p.plain_slots, DENSE_WARPS * p.query_pitch));
 }
-template <typename K, int C, bool PAGED> void k_scores(const params) {
+template <typename K, int C, bool PAGED, int SETS> void k_scores(const params) {
     standin_kernel(SCORE_WARPS * 32, 0, ring<K, C>::BYTES);
 }
 void k_first_scores(const params) { standin_kernel(SCORE_WARPS * 32, 0, 0); }
@@ -1120,8 +1128,8 @@ template <int CH, typename Pick> void k_gather(const params) {
 void k_dense_plain(const params p) {
     standin_kernel(DENSE_WARPS * 32, 0, (size_t)plain_bytes(p.plain_slots, p.query_pitch));
 }
-template <typename K, int C, bool PAGED, bool PAIRS, bool JOINS> void k_dense(const params) {
-    standin_kernel(SCORE_WARPS * 32, 0, dense_memory<K, C, PAIRS>::BYTES);
+template <typename K, int C, bool PAGED, dense_way WAY> void k_dense(const params) {
+    standin_kernel(dense_memory<K, C, WAY>::WARPS * 32, 0, dense_memory<K, C, WAY>::BYTES);
 }
 void k_query_digits(const params) { standin_kernel(SCORE_WARPS * 32, 0, 0); }
 void k_scores_blocks(const params) { standin_kernel(SCORE_WARPS * 32, 0, sizeof(block_scores_memory)); }
@@ -1988,8 +1996,8 @@ template <typename K, int C, bool LO> struct query {
 };
 
 /* A pass of k_scores has several query rows, p.rows, if a group's heads for each of them fit in
-   PASS_HEADS: slot n is head n % group of row n / group. Otherwise slot n is head n of a
-   slice. */
+   its slots: slot n is head n % group of row n / group. Otherwise slot n is head n of a slice.
+   A set's slots are counted from `first_slot` on. */
 struct slot_place { int row, head; };
 __device__ __forceinline__ slot_place slot_of(const params &p, int n) {
     const int row = p.rows > 1 ? (int)p.by_group.quotient((unsigned)n) : 0;
@@ -2053,9 +2061,9 @@ __device__ __forceinline__ float power_for_f16(unsigned most, float &unscale) {
 
 template <typename K, int C, bool LO>
 __device__ __forceinline__ void load_query(const params &p, int b, int head, int heads,
-                                           query<K, C, LO> &q) {
+                                           query<K, C, LO> &q, int first_slot = 0) {
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
-    const slot_place slot = slot_of(p, min(r, heads - 1));
+    const slot_place slot = slot_of(p, first_slot + min(r, heads - 1));
     const char *row = p.q + b * p.q_stride[0] + (p.q_index + slot.row) * p.q_stride[1]
                     + (head + slot.head) * p.q_stride[2];
     q.unscale = 1.0f;
@@ -2188,7 +2196,7 @@ __device__ __forceinline__ void load_query_by_piece(const params &p, int b, int 
 /* The same, or the slots of a q in parts, see k_query_parts. */
 template <typename K, int C>
 __device__ __forceinline__ void load_slots(const params &p, int b, int kv, int slice, int head, int heads,
-                                           query<K, C, false> &q) {
+                                           query<K, C, false> &q, int first_slot = 0) {
     float unscale = 1.0f;
     if (__builtin_expect(p.q_parts, 0)) {
         wait_for_previous();
@@ -2197,7 +2205,7 @@ __device__ __forceinline__ void load_slots(const params &p, int b, int kv, int s
         head = item * PASS_HEADS;
         heads = PASS_HEADS;
     }
-    load_query(p, b, head, heads, q);
+    load_query(p, b, head, heads, q, first_slot);
     if (p.q_parts) q.unscale = unscale;
 }
 
@@ -2218,6 +2226,14 @@ __device__ __forceinline__ void piece_dots(const query<K, C, false> &q, uint4 a,
         mma(acc, a.x, d.x, a.y, d.y, q.hi[2 * j][0], q.hi[2 * j][1], T());
         mma(acc, a.z, d.z, a.w, d.w, q.hi[2 * j + 1][0], q.hi[2 * j + 1][1], T());
     }
+}
+
+/* The same for several sets of slots: K is loaded and converted once for all. */
+template <typename T, typename K, int C, int SETS>
+__device__ __forceinline__ void sets_dots(const query<K, C, false> (&q)[SETS], uint4 a, uint4 d, int j,
+                                          float *acc) {
+#pragma unroll
+    for (int n = 0; n < SETS; n++) piece_dots<T>(q[n], a, d, j, acc + 4 * n);
 }
 
 /* The same against one of q's parts, for either type of two bytes. */
@@ -2364,7 +2380,7 @@ __device__ __forceinline__ void finish_block(const params &p, float unscale, int
 template <bool EXTRA>
 __device__ __forceinline__ void block_finish(const params &p, float unscale, int head, int heads, int block,
                                              int begin, int end, int position, bool bad, float s[2][8],
-                                             float m[2]) {
+                                             float m[2], int first_slot = 0) {
     const int lane = threadIdx.x & 31, first = block * BLOCK + 8 * (lane >> 2), c = lane & 3;
     const int margin = p.rows - 1;                  /* the rows' ranges differ by so much at most */
     const bool whole = block * BLOCK >= begin + margin && (block + 1) * BLOCK <= end - margin;
@@ -2389,7 +2405,7 @@ __device__ __forceinline__ void block_finish(const params &p, float unscale, int
             int from = begin, to = end;
             bool here = bad;
             if (p.rows > 1) {
-                const int at = position + slot_of(p, 2 * c + e).row;
+                const int at = position + slot_of(p, first_slot + 2 * c + e).row;
                 if (p.causal) to = min(end, max(at + 1, 0));
                 if (p.window > 0 && at >= p.window) from = max(begin, (int)(at - p.window + 1));
                 /* a page that only other rows use */
@@ -2445,7 +2461,7 @@ __device__ __forceinline__ i64 stash_entry(const params &p, int b, int head, int
 /* Turns the lane's scores (8 keys, 2 heads) into u, writes the stash and, once per block, or
    tile of fewer keys, the (max, sum) pairs. */
 __device__ __forceinline__ void write_block(const params &p, int b, int kv, int slice, int block, int heads,
-                                            u64 key, float s[2][8], const float m[2]) {
+                                            u64 key, float s[2][8], const float m[2], int first_slot = 0) {
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
     const int head = kv * p.group + slice * p.slice_heads;
     const int reach = 4 << (p.unit_shift - 3);      /* of the lanes that share a unit */
@@ -2475,7 +2491,7 @@ __device__ __forceinline__ void write_block(const params &p, int b, int kv, int 
             if (o < reach) sum += other;
         }
         if (h >= heads) continue;
-        const slot_place slot = slot_of(p, h);
+        const slot_place slot = slot_of(p, first_slot + h);
         const i64 row = ((i64)slot.row * p.batch + b) * p.heads + head + slot.head;
         const i64 at = (row * p.blocks + block) * BLOCK + 8 * r;
         if (p.stash_type == SANTA_STASH_U8) {
@@ -3168,41 +3184,46 @@ __device__ __forceinline__ bool bad_rows(const params &p, const cursor &x) {
 }
 
 /* Scores of 16 keys from a slot of the ring: s[..][6], s[..][7]; those before move down. */
-template <typename K, int C>
-__device__ __forceinline__ void step_dots(const params &p, const query<K, C, false> &q, const uint4 *slot,
-                                          float s[2][8]) {
+template <typename K, int C, int SETS>
+__device__ __forceinline__ void step_dots(const params &p, const query<K, C, false> (&q)[SETS],
+                                          const uint4 *slot, float (&s)[SETS][2][8]) {
     enum { PIECES = ring<K, C>::LOADS / 2 };
     const int lane = threadIdx.x & 31;
-    float acc[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+    float acc[4 * SETS] = {};
     with_numbers<K>(p, [&](auto type) {
 #pragma unroll
         for (int k = 0; k < PIECES; k++) {
             const uint4 a = slot[k * 32 + lane], d = slot[(PIECES + k) * 32 + lane];
-            piece_dots<decltype(type)>(q, a, d, k, acc);
+            sets_dots<decltype(type)>(q, a, d, k, acc);
         }
     });
 #pragma unroll
-    for (int e = 0; e < 2; e++) {
+    for (int n = 0; n < SETS; n++)
 #pragma unroll
-        for (int k = 0; k < 6; k++) s[e][k] = s[e][k + 2];
-        s[e][6] = acc[e];
-        s[e][7] = acc[2 + e];
-    }
+        for (int e = 0; e < 2; e++) {
+#pragma unroll
+            for (int k = 0; k < 6; k++) s[n][e][k] = s[n][e][k + 2];
+            s[n][e][6] = acc[4 * n + e];
+            s[n][e][7] = acc[4 * n + 2 + e];
+        }
 }
 
 /* The scores of the next block in the ring, its steps 0 to 3. `advance` sends for the step that
    is STEPS - 1 further on: which one of its block, the compiler knows. */
-template <int AT_ONCE, typename K, int C, typename Advance>
-__device__ __forceinline__ void stream_dots(const params &p, const query<K, C, false> &q,
-                                            const uint4 *mine, int &slot, Advance advance, float s[2][8]) {
+template <int AT_ONCE, typename K, int C, int SETS, typename Advance>
+__device__ __forceinline__ void stream_dots(const params &p, const query<K, C, false> (&q)[SETS],
+                                            const uint4 *mine, int &slot, Advance advance,
+                                            float (&s)[SETS][2][8]) {
     enum { STEPS = ring<K, C>::STEPS };
 #pragma unroll
-    for (int i = 0; i < 8; i++) s[0][i] = s[1][i] = 0.0f;
+    for (int n = 0; n < SETS; n++)
+#pragma unroll
+        for (int i = 0; i < 8; i++) s[n][0][i] = s[n][1][i] = 0.0f;
 #pragma unroll AT_ONCE
     for (int i = 0; i < 4; i++) {
         advance(i + STEPS - 1);
         copy_wait<STEPS - 1>();
-        step_dots<K, C>(p, q, mine + slot * ring<K, C>::LOADS * 32, s);
+        step_dots(p, q, mine + slot * ring<K, C>::LOADS * 32, s);
         if (++slot == STEPS) slot = 0;
     }
 }
@@ -3214,8 +3235,9 @@ __device__ __forceinline__ void stream_dots(const params &p, const query<K, C, f
    192 KB on the way per multiprocessor of 4.8 TB/s / 132; latency times bandwidth is about 40.
    Grid: see launch_scores; a CTA of 8 warps owns p.steps runs of 8 neighbouring works, or one
    more.
-   Reads K once for each slice, or for p.rows query rows; it should run at the speed of that. */
-template <typename K, int C, bool PAGED>
+   Reads K once for each slice, with two SETS of slots for two, or for p.rows query rows; it
+   should run at the speed of that. */
+template <typename K, int C, bool PAGED, int SETS>
 __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_constant__ params p) {
     enum { LOADS = ring<K, C>::LOADS, STEPS = ring<K, C>::STEPS };
     DYNAMIC_SHARED(slots);
@@ -3251,25 +3273,38 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
     zero_arrivals(p);
     /* once all CTAs are here, gather's start up as soon as there is room */
     launch_dependents();
-    query<K, C, false> q;
+    query<K, C, false> q[SETS];
     int q_b = -1, q_kv = -1, q_slice = -1;
     u64 key = 0;
     while (x.valid) {
-        const int head = x.kv * p.group + x.slice * p.slice_heads;
-        const int heads = p.rows > 1 ? p.group * p.rows
-                                     : min(p.group - x.slice * p.slice_heads, p.slice_heads);
+        const auto slice_of = [&](int n) { return x.slice * SETS + (p.rows > 1 ? 0 : n); };
+        const auto first_slot = [&](int n) { return p.rows > 1 ? n * PASS_HEADS : 0; };
+        const auto head_of = [&](int n) { return x.kv * p.group + slice_of(n) * p.slice_heads; };
+        const auto heads_of = [&](int n) {
+            return p.rows > 1 ? min(p.group * p.rows - first_slot(n), (int)PASS_HEADS)
+                              : min(p.group - slice_of(n) * p.slice_heads, p.slice_heads);
+        };
         if (x.b != q_b || x.kv != q_kv || x.slice != q_slice) {
-            load_slots(p, x.b, x.kv, x.slice, head, heads, q);
+#pragma unroll
+            for (int n = 0; n < SETS; n++)          /* not in turns: they wait for memory together */
+                load_slots(p, x.b, x.kv, slice_of(n), head_of(n), heads_of(n), q[n], first_slot(n));
             if (x.b != q_b && p.stash_type == SANTA_STASH_U8) key = row_key<1>(p, x.b);
             q_b = x.b; q_kv = x.kv; q_slice = x.slice;
         }
-        float s[2][8], m[2];
-        stream_dots<C == 8 ? 1 : 4, K, C>(p, q, mine, slot, advance, s);
-        if (PAGED) scale_keys(p, x.b, x.kv, x.block, x.begin, x.end, s);
-        finish_block(p, q.unscale, head, heads, x.block, x.position, s);
-        block_finish<false>(p, rest_of_scale(p, q.unscale), head, heads, x.block, x.begin, x.end,
-                            x.position, bad_pages<PAGED>(p, x), s, m);
-        write_block(p, x.b, x.kv, x.slice, x.block, heads, key, s, m);
+        float s[SETS][2][8], m[2], unscale = q[0].unscale;
+        stream_dots<C == 8 ? 1 : 4>(p, q, mine, slot, advance, s);
+#pragma unroll 1
+        for (int n = 0; n < SETS; n++) {            /* they take turns as s[0] */
+            const int head = head_of(n), heads = heads_of(n);
+            if (PAGED) scale_keys(p, x.b, x.kv, x.block, x.begin, x.end, s[0]);
+            finish_block(p, unscale, head, heads, x.block, x.position, s[0]);
+            block_finish<false>(p, rest_of_scale(p, unscale), head, heads, x.block, x.begin, x.end,
+                                x.position, bad_pages<PAGED>(p, x), s[0], m, first_slot(n));
+            write_block(p, x.b, x.kv, slice_of(n), x.block, heads, key, s[0], m, first_slot(n));
+#pragma unroll
+            for (int i = 0; i < 16; i++) s[0][i / 8][i % 8] = s[SETS - 1][i / 8][i % 8];
+            unscale = q[SETS - 1].unscale;
+        }
         x.w += SCORE_WARPS;
         settle(p, end, x);
     }
@@ -4181,12 +4216,23 @@ __device__ __forceinline__ float *split_of(const params &p, int b, int head, int
 }
 __device__ __forceinline__ i64 split_pitch(const params &p) { return (i64)p.splits * (p.dv + 2); }
 
+/* A head of query row p.q_index, or of p.rows from it on, which dense has in one pass. */
+struct row_head { int row, head; };
+__device__ __forceinline__ row_head row_head_of(const params &p, int at) {
+    const int row = p.rows > 1 ? at / (int)p.heads : 0;
+    return { row, at - row * (int)p.heads };
+}
+/* The partial results of such a head, p.splits of them. */
+__device__ __forceinline__ i64 splits_before(const params &p, int b, int at) {
+    return ((i64)b * p.heads * p.rows + at) * p.splits;
+}
+
 /* The warps' maxima and denominators beside their sums in merge[WARPS], then all of it as this
-   split's partial result, those of heads `pitch` numbers apart. thread: of WARPS warps. */
-template <int WARPS, int GS, int COLUMNS>
-__device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUMNS> *merge,
-                                            const float top[2], const float den[2], int heads, float *to,
-                                            i64 pitch, int column, int thread) {
+   split's partial result: that of head g goes to place_of(g). thread: of WARPS warps. */
+template <int WARPS, int GS, int COLUMNS, typename F>
+__device__ __forceinline__ void write_split_to(const params &p, warp_sums<GS, COLUMNS> *merge,
+                                               const float top[2], const float den[2], int heads,
+                                               int column, int thread, F place_of) {
     const int lane = threadIdx.x & 31, warp = thread >> 5, r = lane >> 2, c = lane & 3;
     if (r == 0)
         for (int e = 0; e < 2; e++)
@@ -4208,19 +4254,28 @@ __device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUM
             sum += e * mw[k];
             d += e * mass;
         }
-        float *const out = to + g * pitch;
+        float *const out = place_of(g);
         if (column + k < p.dv) out[column + k] = sum;
         if (column + k == 0) { out[p.dv] = m; out[p.dv + 1] = d; }
     }
     launch_dependents();
 }
+/* The same of heads `pitch` numbers apart. */
+template <int WARPS, int GS, int COLUMNS>
+__device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUMNS> *merge,
+                                            const float top[2], const float den[2], int heads, float *to,
+                                            i64 pitch, int column, int thread) {
+    write_split_to<WARPS>(p, merge, top, den, heads, column, thread,
+                          [&](int g) { return to + g * pitch; });
+}
 
 /* A head's lse, by a thread that tells, and its results: columns calls what it is given with a
    column and its sum. m, all: highest score and mass. RESTS: there may be mass beside a
-   list. */
+   list. row: from p.q_index on. */
 template <bool RESTS, typename F>
-__device__ __forceinline__ void write_joined(const params &p, int b, int head, float m, double all,
+__device__ __forceinline__ void write_joined(const params &p, int b, int head, int row, float m, double all,
                                              bool tells, F columns) {
+    row += p.q_index;
     /* the mass beside which a sink stands */
     double whole = all;
     const float listed = m;
@@ -4233,7 +4288,7 @@ __device__ __forceinline__ void write_joined(const params &p, int b, int head, f
         }
     }
     if (tells && p.lse) {
-        const i64 at = lse_of(p, b, p.q_index, head);
+        const i64 at = lse_of(p, b, row, head);
         const bool apart = RESTS && p.rank_lse;
         p.lse[at] = head_lse(p, head, apart ? listed : m, apart ? all : whole);
         if (apart) p.rank_lse[at] = head_lse(p, head, m, whole);
@@ -4243,7 +4298,7 @@ __device__ __forceinline__ void write_joined(const params &p, int b, int head, f
     columns([&](int k, float sum) {
         const float f = bad       ? __int_as_float(0x7fc00000)
                       : all > 0.0 ? (float)((double)sum * share) * p.v_scale : 0.0f;
-        store_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1]
+        store_any(p.out_type, p.out + b * p.out_stride[0] + row * p.out_stride[1]
                                   + head * p.out_stride[2] + k * p.out_stride[3], f);
     });
 }
@@ -4274,7 +4329,7 @@ __device__ __forceinline__ void join_in_cluster(const params &p, const float *ow
         const float *const mine = in_cta(own, min(lane, ctas - 1)) + p.dv;
         const bool has = lane < count;
         const joined_splits x = join_splits(has ? mine[0] : MASKED, has ? mine[1] : 0.0f, has);
-        write_joined<false>(p, b, head + warp, x.top, x.all, lane == 0 && cta == 0, [&](auto finish) {
+        write_joined<false>(p, b, head + warp, 0, x.top, x.all, lane == 0 && cta == 0, [&](auto finish) {
 #pragma unroll 1
             for (int first = 32 * cta; first < p.dv; first += 32 * ctas) {
                 const int k = first + lane;
@@ -4491,10 +4546,12 @@ template <typename T> __device__ __forceinline__ unsigned pack_pair(float a, flo
    Grid: (split, KV head x slice of 8 heads, batch). Each of 8 warps owns every eighth block of
    its split; where a short row's split has two or four blocks, 4 or 2 warps share one: each has
    some steps of K and those of V for the same keys, so that most rows are on their way at once.
-   JOINS: a row's splits are a cluster's, which joins them, so that no other kernel follows.
-   PAIRS: a CTA has two slices, each pair of warps every fourth block, of whose rows either
-   copies half into the ring that they share. Weights stay in registers: transposed they are
-   what V is multiplied with, in two numbers of 16 bits, as good as f32.
+   JOINS_SPLITS: a row's splits are a cluster's, which joins them, so that no other kernel
+   follows. BOTH_SLICES: a CTA has two. Of 16 bits each pair of warps has every fourth block, of
+   whose rows either copies half into the ring that they share, and its own slice; of 8 bits a
+   warp has both, and 4 warps are a CTA. SHARES_ROWS: their slots may be those of p.rows query
+   rows. Weights stay in registers: transposed they are what V is multiplied with, in two
+   numbers of 16 bits, as good as f32.
    It should run at the speed of reading K and V; for short rows latency counts.
    Barriers: of a pair, at each step; at the end all warps must be through with the ring, where
    their sums go then; for these, in write_split; two of the cluster, see join_in_cluster. */
@@ -4547,27 +4604,28 @@ __device__ __forceinline__ void copy_rows(const params &p, const cursor &x, cons
 
 /* Scores of the keys of such rows, which are the lane's own: heads 2 c + e of keys 8 r + 2 i +
    h. */
-template <typename K, int C>
-__device__ __forceinline__ void row_dots(const params &p, const query<K, C, false> &q, const uint4 *slot,
-                                         float y[2][2]) {
+template <typename K, int C, int SETS>
+__device__ __forceinline__ void row_dots(const params &p, const query<K, C, false> (&q)[SETS],
+                                         const uint4 *slot, float (&y)[SETS][2][2]) {
     enum { LANES = 2 * ring<K, C>::LOADS };
     const int lane = threadIdx.x & 31, r = lane >> 2, at = (lane & 3) ^ row_piece<LANES>(r);
     const uint4 *const from = slot + r * LANES;
-    float sums[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+    float sums[4 * SETS] = {};
     with_numbers<K>(p, [&](auto type) {
 #pragma unroll
-        for (int k = 0; k < LANES / 4; k++)
-            piece_dots<decltype(type)>(q, from[at ^ 4 * k], from[8 * LANES + (at ^ 4 * k)], k, sums);
+        for (int k = 0; k < LANES / 4; k++) {
+            sets_dots<decltype(type)>(q, from[at ^ 4 * k], from[8 * LANES + (at ^ 4 * k)], k, sums);
+        }
     });
 #pragma unroll
-    for (int i = 0; i < 4; i++) y[i & 1][i / 2] = sums[i];
+    for (int i = 0; i < 4 * SETS; i++) y[i / 4][i & 1][i % 4 / 2] = sums[i];
 }
 
-/* Adds to one tile of 16 columns, of 8 bits to two, what load_transposed has brought of V times
+/* Adds to tile i of 16 columns, of 8 bits to two, what load_transposed has brought of V times
    weights in two numbers of 16 bits. */
-template <typename T, typename K>
-__device__ __forceinline__ void add_columns(const unsigned (&v)[4], const unsigned (&hi)[2],
-                                            const unsigned (&lo)[2], float (*acc)[4]) {
+template <typename T, typename K, int TILES, int SETS>
+__device__ __forceinline__ void add_columns(const unsigned (&v)[4], const unsigned (&hi)[SETS][2],
+                                            const unsigned (&lo)[SETS][2], float (*acc)[4]) {
     if constexpr (eight_bits<K>) {
         /* 16 bytes are 16 columns: a word has 2 r and 2 r + 1 of keys 2 c and 2 c + 1 */
 #pragma unroll
@@ -4579,31 +4637,39 @@ __device__ __forceinline__ void add_columns(const unsigned (&v)[4], const unsign
                 a[2 * h] = pair_of_bytes<T>(u, 0);
                 a[2 * h + 1] = pair_of_bytes<T>(u, 1);
             }
-            mma(acc[k], a[0], a[1], a[2], a[3], hi[0], hi[1], __half());
-            mma(acc[k], a[0], a[1], a[2], a[3], lo[0], lo[1], __half());
+#pragma unroll
+            for (int n = 0; n < SETS; n++) {
+                mma(acc[n * TILES + k], a[0], a[1], a[2], a[3], hi[n][0], hi[n][1], __half());
+                mma(acc[n * TILES + k], a[0], a[1], a[2], a[3], lo[n][0], lo[n][1], __half());
+            }
         }
     } else {
-        mma(acc[0], v[0], v[1], v[2], v[3], hi[0], hi[1], T());
-        mma(acc[0], v[0], v[1], v[2], v[3], lo[0], lo[1], T());
+#pragma unroll
+        for (int n = 0; n < SETS; n++) {
+            mma(acc[n * TILES], v[0], v[1], v[2], v[3], hi[n][0], hi[n][1], T());
+            mma(acc[n * TILES], v[0], v[1], v[2], v[3], lo[n][0], lo[n][1], T());
+        }
     }
 }
 
 /* Adds V's rows in slot times weights, which lie as those scores. A lane's sums are of the
    columns 16 i + r and 16 i + r + 8, with 8 bits 16 i + 2 r and the next, and of heads 2 c and
    2 c + 1. */
-template <typename N, typename K, int C>
-__device__ __forceinline__ void add_values(const uint4 *slot, const float y[2][2],
-                                           float (&acc)[dense_memory<K, C, false>::TILES][4]) {
-    enum { LANES = dense_memory<K, C, false>::LANES, TILES = dense_memory<K, C, false>::TILES };
+template <typename N, typename K, int C, int SETS>
+__device__ __forceinline__ void add_values(const uint4 *slot, const float (&y)[SETS][2][2],
+                                           float (&acc)[SETS][dense_memory<K, C, ONE_SLICE>::TILES][4]) {
+    enum { LANES = dense_memory<K, C, ONE_SLICE>::LANES, TILES = dense_memory<K, C, ONE_SLICE>::TILES };
     typedef typename product_of<N>::type T;
     const int lane = threadIdx.x & 31;
-    unsigned hi[2], lo[2];
+    unsigned hi[SETS][2], lo[SETS][2];
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const float a = (float)(T)y[0][h], d = (float)(T)y[1][h];
-        hi[h] = transpose(pack_pair<T>(a, d));
-        lo[h] = transpose(pack_pair<T>(y[0][h] - a, y[1][h] - d));
-    }
+    for (int n = 0; n < SETS; n++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const float a = (float)(T)y[n][0][h], d = (float)(T)y[n][1][h];
+            hi[n][h] = transpose(pack_pair<T>(a, d));
+            lo[n][h] = transpose(pack_pair<T>(y[n][0][h] - a, y[n][1][h] - d));
+        }
     /* matrices of 8 keys x 16 bytes: a lane has the address of a row of one of them */
     const int row = (lane & 7) + 8 * (eight_bits<K> ? lane >> 3 & 1 : lane >> 4),
               piece = (eight_bits<K> ? lane >> 4 : lane >> 3 & 1) ^ row_piece<LANES>(row);
@@ -4612,15 +4678,93 @@ __device__ __forceinline__ void add_values(const uint4 *slot, const float y[2][2
     for (int i = 0; i < TILES; i += eight_bits<K> ? 2 : 1) {
         unsigned v[4];
         load_transposed(from + 16u * (unsigned)(piece ^ (eight_bits<K> ? i : 2 * i)), v);
-        add_columns<N, K>(v, hi, lo, acc + i);
+        add_columns<N, K, TILES>(v, hi, lo, acc[0] + i);
     }
 }
 
-template <typename K, int C, bool PAGED, bool PAIRS, bool JOINS>
-__global__ void __launch_bounds__(SCORE_WARPS * 32, C == 8 ? 1 : 2)
+/* Bits that are all set in a number of V, of K's type, that is not finite. */
+template <typename K> __device__ __forceinline__ unsigned exponent_bits(const params &p) {
+    return eight_bits<K> ? p.k_type == SANTA_E5M2 ? 0x7c : 0x7f : p.k_type == SANTA_F16 ? 0x7c00 : 0x7f80;
+}
+
+/* Several query rows in a pass do not all see the first and last keys: weights of 0 do not keep
+   out what is not finite there. Of the 16 rows of V in slot such numbers become 0; bit m: row m
+   had some. sync: for all that read the slot, which look before it changes. */
+template <typename K, int C, typename Sync>
+__device__ __forceinline__ unsigned screen_rows(const params &p, uint4 *slot, Sync sync) {
+    enum { LANES = 2 * ring<K, C>::LOADS };
+    const unsigned ones = eight_bits<K> ? 0x01010101u : 0x00010001u, top = eight_bits<K> ? 7 : 15,
+                   exponents = exponent_bits<K>(p) * ones, rest = (1u << top) * ones - exponents;
+    const auto bad = [&](unsigned x) {              /* ones where numbers are not finite */
+        return ((x & exponents) + rest >> top & ones) * (2u * (1u << top) - 1u);
+    };
+    unsigned found = 0;
+#pragma unroll 1
+    for (int i = threadIdx.x & 31; i < 16 * LANES; i += 32) {
+        const uint4 x = slot[i];
+        if (bad(x.x) | bad(x.y) | bad(x.z) | bad(x.w)) found |= 1u << i / LANES;
+    }
+    found = __reduce_or_sync(FULL, found);
+    if (!found) return 0;
+    sync();
+#pragma unroll 1
+    for (int i = threadIdx.x & 31; i < 16 * LANES; i += 32) {
+        const uint4 x = slot[i];
+        slot[i] = make_uint4(x.x & ~bad(x.x), x.y & ~bad(x.y), x.z & ~bad(x.z), x.w & ~bad(x.w));
+    }
+    sync();
+    return found;
+}
+
+/* Whether row `row` from p.q_index on sees a key that some row of its pass sees. */
+__device__ __forceinline__ bool is_seen_by(const params &p, const cursor &x, int row, int key) {
+    const int at = x.position + row;
+    return (!p.causal || key <= at) && (p.window <= 0 || at < p.window || key > at - p.window);
+}
+
+/* Adds to the sums what screen_rows took out of those of step i, where a row sees the key: what
+   is not finite has any weight. */
+template <typename K, int SETS, int TILES>
+__device__ __forceinline__ void add_screened(const params &p, const cursor &of, int i, unsigned found,
+                                             int first_slot, float (&acc)[SETS][TILES][4]) {
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
+    const unsigned exponents = exponent_bits<K>(p), sign = eight_bits<K> ? 0x80 : 0x8000;
+#pragma unroll 1
+    for (; found; found &= found - 1) {
+        const int m = __ffs((int)found) - 1, key = of.block * BLOCK + 8 * (m & 7) + 2 * i + (m >> 3);
+        if (key < of.begin || key >= of.end) continue;                /* the nearest one again */
+        const i64 at = row_offset(p, p.v_stride, of.b, key);
+        if (at == NO_ROW) continue;
+        const char *const row = p.v + at + of.kv * p.v_stride[2];
+        bool seen[SETS][2];
+#pragma unroll
+        for (int n = 0; n < 2 * SETS; n++)
+            seen[n / 2][n % 2] = is_seen_by(p, of, slot_of(p, first_slot + PASS_HEADS * (n / 2)
+                                                                 + 2 * c + n % 2).row, key);
+#pragma unroll
+        for (int k = 0; k < 2 * TILES; k++) {
+            const int column = 16 * (k / 2) + (eight_bits<K> ? 2 * r + k % 2 : r + 8 * (k % 2));
+            if (column >= p.dv) continue;
+            /* by its bits: NaN, or an infinity, which e4m3 does not have */
+            const unsigned v = eight_bits<K> ? (unsigned char)row[column]
+                                             : *(const unsigned short *)(row + 2 * column);
+            if ((v & exponents) != exponents) continue;
+            const float x = exponents == 0x7f || (v & ~(exponents | sign)) ? __int_as_float(0x7fc00000)
+                          : v & sign ? -INFINITY : INFINITY;
+#pragma unroll
+            for (int n = 0; n < 2 * SETS; n++)
+                if (seen[n / 2][n % 2]) acc[n / 2][k / 2][2 * (k % 2) + n % 2] += x;
+        }
+    }
+}
+
+template <typename K, int C, bool PAGED, dense_way WAY>
+__global__ void __launch_bounds__(dense_memory<K, C, WAY>::WARPS * 32, dense_memory<K, C, WAY>::CTAS)
 k_dense(const __grid_constant__ params p) {
-    typedef dense_memory<K, C, PAIRS> memory;
+    typedef dense_memory<K, C, WAY> memory;
+    enum { JOINS = WAY == JOINS_SPLITS, BOTH = WAY == BOTH_SLICES || WAY == SHARES_ROWS };
     enum { TILES = memory::TILES, COLUMNS = memory::COLUMNS, RINGS = memory::RINGS };
+    enum { PAIRS = memory::PAIRS, SETS = memory::SETS };
     enum { LOADS = ring<K, C>::LOADS, STEPS = memory::STEPS };
     constexpr bool SCALES = PAGED && !PAIRS && may_have_scales<K, C>;
     DYNAMIC_SHARED(slots);                          /* memory::BYTES */
@@ -4633,12 +4777,20 @@ k_dense(const __grid_constant__ params p) {
         list = id - place * gridDim.y;
     }
     const int b = blockIdx.z, kv = (int)p.by_slices.quotient(list),
-              slice = ((int)list - kv * p.slices) * (PAIRS ? 2 : 1) + half;
-    const int head = kv * p.group + slice * p.slice_heads,
-              heads = min(p.group - slice * p.slice_heads, p.slice_heads);
+              slice = ((int)list - kv * p.slices) * (BOTH ? 2 : 1) + half;
+    const bool shares_rows = WAY == SHARES_ROWS && p.rows > 1;        /* then slots are as in k_scores */
+    const int head = kv * p.group + (shares_rows ? 0 : slice * p.slice_heads),
+              heads = shares_rows ? min(p.group * p.rows - slice * PASS_HEADS, (int)PASS_HEADS)
+                                  : min(p.group - slice * p.slice_heads, p.slice_heads);
+    const auto first_slot = [&](int n) { return shares_rows ? (slice + n) * PASS_HEADS : 0; };
+    const auto head_of = [&](int n) { return n && !shares_rows ? head + n * p.slice_heads : head; };
+    const auto heads_of = [&](int n) {
+        return !n ? heads : shares_rows ? min(p.group * p.rows - first_slot(n), (int)PASS_HEADS)
+                                        : min(p.group - (slice + n) * p.slice_heads, p.slice_heads);
+    };
     uint4 *mine = slots + warp * STEPS * LOADS * 32;
     cursor x;
-    key_range(p, b, x.begin, x.end, x.position);
+    key_range(p, b, x.begin, x.end, x.position, WAY == SHARES_ROWS ? p.rows : 1);
     x.b = b; x.kv = kv; x.slice = slice; x.valid = true; x.base = nullptr;
     const row_splits splits = splits_of(p, x.begin, x.end);
     /* see launch_short */
@@ -4647,7 +4799,7 @@ k_dense(const __grid_constant__ params p) {
     const int split = splits.first + (int)place, blocks = (1 << splits.shift) / BLOCK;
     /* of a short row's split, which has fewer blocks than warps, 2 or 4 warps share a block: a
        warp's steps are lead .. lead + more of K, and as many of V */
-    const int shares = PAIRS || STEPS == 1 ? 0
+    const int shares = BOTH || STEPS == 1 ? 0
                      : splits.shift == SHORT_SHIFT ? 2 : splits.shift == HALF_SHIFT ? 1 : 0,
               more = (4 >> shares) - 1, lead = (warp & ((1 << shares) - 1)) << (2 - shares);
     const auto next = [&](int i) { return i + 1 + ((i + 1) & more ? 0 : 3 - more); };
@@ -4683,82 +4835,128 @@ k_dense(const __grid_constant__ params p) {
     };
 #pragma unroll 1
     for (int i = 0; i < STEPS - 1; i++) advance();
-    float top[2] = { MASKED, MASKED }, den[2] = { 0.0f, 0.0f };
-    float acc[TILES][4];
+    float top[SETS][2], den[SETS][2], acc[SETS][TILES][4];
+    int unit[SETS][2];                              /* see weigh_scales */
+    query<K, C, false> q[SETS];
 #pragma unroll
-    for (int i = 0; i < TILES; i++)
+    for (int n = 0; n < SETS; n++) {
 #pragma unroll
-        for (int k = 0; k < 4; k++) acc[i][k] = 0.0f;
-    query<K, C, false> q;
-    int unit[2] = { LEAST_UNIT, LEAST_UNIT };       /* see weigh_scales */
-    if (x.block < last) load_slots(p, b, kv, slice, head, heads, q);
+        for (int e = 0; e < 2; e++) {
+            top[n][e] = MASKED;
+            den[n][e] = 0.0f;
+            unit[n][e] = LEAST_UNIT;
+        }
+#pragma unroll
+        for (int i = 0; i < 4 * TILES; i++) acc[n][i / 4][i % 4] = 0.0f;
+    }
+    if (x.block < last)
+#pragma unroll 1
+        for (int n = SETS - 1; n >= 0; n--) {       /* one piece of code for all: they move up */
+            q[SETS - 1] = q[0];
+            load_slots(p, b, kv, slice + n, head_of(n), heads_of(n), q[0], first_slot(n));
+        }
     for (; x.block < last; x.block += RINGS) {
-        float s[2][8], m[2];
+        float s[SETS][2][8], m[2];
         float2 key_scales = { 1.0f, 1.0f };
         if (SCALES && p.k_scales.data)
             key_scales = scales_of_block(p, p.k_scales, b, kv, x.block, x.begin, x.end);
         /* a loop: little code counts, since it comes from memory */
 #pragma unroll 1
         for (int i = lead; i < 8; i = next(i)) {
-            float y[2][2];
+            float y[SETS][2][2];
             if (PAIRS) {                            /* both have copied this, and read the one before */
                 copy_wait<(STEPS > 1 ? STEPS - 2 : 0)>();
                 barrier_among(1 + warp, 64);
             }
             advance();
             if (!PAIRS) copy_wait<STEPS - 1>();
-            const uint4 *const rows = mine + slot * LOADS * 32;
+            uint4 *const rows = mine + slot * LOADS * 32;
             if (++slot == STEPS) slot = 0;
             if (i < 4) {
-                row_dots<K, C>(p, q, rows, y);
+                row_dots(p, q, rows, y);
                 if (SCALES && p.k_scales.data)
 #pragma unroll
                     for (int h = 0; h < 2; h++) {
                         const float scale = lane_scale(key_scales, 2 * i + h);
-                        y[0][h] *= scale;
-                        y[1][h] *= scale;
+#pragma unroll
+                        for (int n = 0; n < 2 * SETS; n++) y[n / 2][n % 2][h] *= scale;
                     }
-                if (__builtin_expect(p.special, 0)) /* s has a warp's scores in its sharers' places, too */
-                    finish_products(p, q.unscale, head, heads, x.block * BLOCK + 8 * r + 2 * i, x.position,
-                                    y, x.begin, x.end - 1);
 #pragma unroll
-                for (int k = 0; k < 8; k++)
+                for (int n = 0; n < SETS; n++) {    /* s has a warp's scores in its sharers' places, too */
+                    if (__builtin_expect(p.special, 0))
+                        finish_products(p, q[n].unscale, head_of(n), heads_of(n),
+                                        x.block * BLOCK + 8 * r + 2 * i, x.position, y[n], x.begin,
+                                        x.end - 1);
 #pragma unroll
-                    for (int e = 0; e < 2; e++) s[e][k] = ((k / 2 ^ i) & more) == 0 ? y[e][k & 1] : s[e][k];
+                    for (int k = 0; k < 8; k++)
+#pragma unroll
+                        for (int e = 0; e < 2; e++)
+                            s[n][e][k] = ((k / 2 ^ i) & more) == 0 ? y[n][e][k & 1] : s[n][e][k];
+                }
                 if (i < lead + more) continue;
-                block_finish<false>(p, rest_of_scale(p, q.unscale), head, heads, x.block, x.begin, x.end,
-                                    x.position, bad_pages<PAGED>(p, x), s, m);
-                float keep[2];
-                weigh_block(s, m, weight_bits<K>(p), ((2u << more) - 1) << lead, top, den, keep);
-                if (SCALES && p.v_scales.data)
-                    weigh_scales(p, x, (int)weight_bits<K>(p), s, keep, unit);
-                keep_sums(keep, acc);
+#pragma unroll
+                for (int n = 0; n < SETS; n++) {
+                    block_finish<false>(p, rest_of_scale(p, q[n].unscale), head_of(n), heads_of(n), x.block,
+                                        x.begin, x.end, x.position, bad_pages<PAGED>(p, x), s[n], m,
+                                        first_slot(n));
+                    float keep[2];
+                    weigh_block(s[n], m, weight_bits<K>(p), ((2u << more) - 1) << lead, top[n], den[n],
+                                keep);
+                    if (SCALES && p.v_scales.data)
+                        weigh_scales(p, x, (int)weight_bits<K>(p), s[n], keep, unit[n]);
+                    keep_sums(keep, acc[n]);
+                }
                 continue;
             }
-            weight_pair(s, i, y);
+#pragma unroll
+            for (int n = 0; n < SETS; n++) weight_pair(s[n], i, y[n]);
             if (!PAIRS) __syncwarp();               /* others' copies are there */
+            unsigned found = 0;
+            if (shares_rows
+                && (x.block * BLOCK < x.begin + p.rows - 1 || (x.block + 1) * BLOCK > x.end - (p.rows - 1)))
+                found = screen_rows<K, C>(p, rows, [&] {
+                    if (PAIRS) barrier_among(1 + warp, 64);
+                    else __syncwarp();
+                });
             with_numbers<K>(p, [&](auto type) { add_values<decltype(type), K, C>(rows, y, acc); });
+            if (WAY == SHARES_ROWS && found) add_screened<K>(p, x, i - 4, found, first_slot(0), acc);
         }
     }
     /* the warps; the ring is free now */
     copy_wait<0>();
     __syncthreads();
-    warp_sums<PASS_HEADS, COLUMNS> *merge = (warp_sums<PASS_HEADS, COLUMNS> *)slots + half * RINGS;
+    warp_sums<PASS_HEADS, COLUMNS> *const merge
+        = (warp_sums<PASS_HEADS, COLUMNS> *)slots + half * RINGS;
 #pragma unroll
-    for (int i = 0; i < TILES; i++)
+    for (int n = 0; n < SETS; n++)
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            const int column = 16 * i + (eight_bits<K> ? 2 * r + k / 2 : r + 8 * (k / 2));
-            if (SCALES && p.v_scales.data)
-                acc[i][k] *= __uint_as_float((unsigned)(127 + unit[k & 1]) << 23);
-            if (2 * c + (k & 1) < heads) merge[warp].head[2 * c + (k & 1)][column] = acc[i][k];
-        }
+        for (int i = 0; i < TILES; i++)
 #pragma unroll
-    for (int e = 0; e < 2; e++)
-        if (top[e] >= MASK_LIMIT) top[e] -= weight_bits<K>(p);
+            for (int k = 0; k < 4; k++) {
+                const int column = 16 * i + (eight_bits<K> ? 2 * r + k / 2 : r + 8 * (k / 2));
+                if (SCALES && p.v_scales.data)
+                    acc[n][i][k] *= __uint_as_float((unsigned)(127 + unit[n][k & 1]) << 23);
+                if (2 * c + (k & 1) < (n ? heads_of(n) : heads))
+                    merge[n * RINGS + warp].head[2 * c + (k & 1)][column] = acc[n][i][k];
+            }
+#pragma unroll
+    for (int n = 0; n < SETS; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            if (top[n][e] >= MASK_LIMIT) top[n][e] -= weight_bits<K>(p);
     const i64 pitch = JOINS ? p.dv + 2 : split_pitch(p);
     float *const to = JOINS ? (float *)(merge + RINGS) : split_of(p, b, head, (int)place);
-    write_split<RINGS>(p, merge, top, den, heads, to, pitch, 0, (int)threadIdx.x - half * 32 * RINGS);
+#pragma unroll
+    for (int n = 0; n < SETS; n++)
+        write_split_to<RINGS>(p, merge + n * RINGS, top[n], den[n], heads_of(n), 0,
+                              (int)threadIdx.x - half * 32 * RINGS, [&](int g) {
+            if (shares_rows) {
+                const slot_place slot = slot_of(p, first_slot(n) + g);
+                return p.partial + (splits_before(p, b, slot.row * (int)p.heads + head + slot.head) + place)
+                                       * (p.dv + 2);
+            }
+            return (n ? to + p.slice_heads * pitch : to) + g * pitch;
+        });
     if constexpr (JOINS) {
         int from, end;
         if (p.is_short && !is_short_row(p, b, from, end)) return;
@@ -5233,25 +5431,25 @@ __device__ __forceinline__ int splits_to_join(const params &p, int b, int head) 
         const int places = listed_keys(p, b, head / p.list_heads).places, keys = part_keys(p, places);
         return (places + keys - 1) / keys;
     }
-    key_range(p, b, begin, end, position);
+    key_range(p, b, begin, end, position, p.rows);
     return splits_of(p, begin, end).count;
 }
 
 /* Merges the splits of k_dense or k_list: out and lse.
-   Grid: (query head, batch, 128 columns of V). A CTA of 512 threads: the maximum, the
-   denominator in f64, then four threads to a column, each with a quarter of every 128 splits,
-   in a fixed order.
+   Grid: (query head of each row, batch, 128 columns of V). A CTA of 512 threads: the maximum,
+   the denominator in f64, then four threads to a column, each with a quarter of every 128
+   splits, in a fixed order.
    Reads, per CTA: splits * (128 + 2) floats. Flops: 2 * splits * 128. Latency-bound.
    Barriers: for the maximum; for every 128 weights, before they are written and before they are
    read; for the quarters' sums. */
 __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params p) {
     SHARED(shared, combine_memory);
-    const int head = blockIdx.x, b = blockIdx.y, tid = threadIdx.x, quarter = tid / 128,
-              k = blockIdx.z * 128 + tid % 128;
+    const int b = blockIdx.y, tid = threadIdx.x, quarter = tid / 128, k = blockIdx.z * 128 + tid % 128;
+    const auto [row, head] = row_head_of(p, (int)blockIdx.x);
     const int last = splits_to_join(p, b, head), column = min(k, p.dv - 1);
     if (last < 0) return;
     const i64 pitch = p.dv + 2 + p.pad;
-    const float *partial = p.partial + ((i64)b * p.heads + head) * p.splits * pitch;
+    const float *partial = p.partial + splits_before(p, b, (int)blockIdx.x) * pitch;
     if (tid == 0) prefetch((const char *)partial);
     /* splits of a quarter at a time: a short list's are dealt evenly */
     const int each = p.list_heads ? (min(last, 128) + 3) / 4 : 32;
@@ -5309,22 +5507,23 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     const bool writes = !quarter && k < p.dv;
     if (writes)
         sum = (shared.sums[0][tid] + shared.sums[1][tid]) + (shared.sums[2][tid] + shared.sums[3][tid]);
-    write_joined<true>(p, b, head, m, all, tid == 511 && blockIdx.z == 0, [&](auto finish) {
+    write_joined<true>(p, b, head, row, m, all, tid == 511 && blockIdx.z == 0, [&](auto finish) {
         if (writes) finish(k, sum);
     });
 }
 
 /* The same of at most 32 splits, the same sums: a warp has a head, so that many are joined at
-   once, and no barrier stands between. Grid: (8 query heads, batch, 128 columns of V), 256
-   threads. */
+   once, and no barrier stands between. Grid: (8 heads of the rows, batch, 128 columns of V),
+   256 threads. */
 __global__ void __launch_bounds__(256, 4) k_combine_few(const __grid_constant__ params p) {
-    const int lane = threadIdx.x & 31, head = (int)blockIdx.x * 8 + this_warp(), b = blockIdx.y,
+    const int lane = threadIdx.x & 31, at = (int)blockIdx.x * 8 + this_warp(), b = blockIdx.y,
               column = (int)blockIdx.z * 128 + lane;
-    if (head >= p.heads) return;                    /* of a CTA the first warp has one, and waits */
+    if (at >= p.heads * p.rows) return;             /* of a CTA the first warp has one, and waits */
+    const auto [row, head] = row_head_of(p, at);
     const int last = splits_to_join(p, b, head), each = p.list_heads ? (last + 3) / 4 : 32;
     if (last < 0) return;
     const i64 pitch = p.dv + 2 + p.pad;
-    const float *const partial = p.partial + ((i64)b * p.heads + head) * p.splits * pitch;
+    const float *const partial = p.partial + splits_before(p, b, at) * pitch;
     wait_for_previous();
     const float top = lane < last ? partial[lane * pitch + p.dv] : MASKED,
                 mass = lane < last ? partial[lane * pitch + p.dv + 1] : 0.0f;
@@ -5357,7 +5556,8 @@ __global__ void __launch_bounds__(256, 4) k_combine_few(const __grid_constant__ 
             if (q & 1) sum[i] += half[i];
         }
     }
-    write_joined<true>(p, b, head, joined.top, joined.all, lane == 0 && blockIdx.z == 0, [&](auto finish) {
+    const bool tells = lane == 0 && blockIdx.z == 0;
+    write_joined<true>(p, b, head, row, joined.top, joined.all, tells, [&](auto finish) {
 #pragma unroll 1
         for (int i = 0; i < 4; i++) {
             if (column + 32 * i < p.dv) finish(column + 32 * i, sum[0]);
@@ -12439,13 +12639,13 @@ __device__ __forceinline__ void add_listed(const params &p, const list_memory<K,
 #pragma unroll 2
         for (int step = 0; step < steps; step++) {
             const uint4 w = s.weight[step][lane];
-            const unsigned high[2] = { w.x, w.y }, low[2] = { w.z, w.w };
+            const unsigned high[1][2] = { { w.x, w.y } }, low[1][2] = { { w.z, w.w } };
 #pragma unroll
             for (int i = 0; i < TILES; i += eight_bits<K> ? 2 : 1) {
                 const int of = eight_bits<K> ? first + i + piece : 2 * (first + i) + piece;
                 unsigned v[4];
                 load_transposed(from + 16u * (unsigned)(16 * step * LANES + (of ^ (lane & 7))), v);
-                add_columns<T, K>(v, high, low, acc + i);
+                add_columns<T, K, TILES>(v, high, low, acc + i);
             }
         }
     });
@@ -17485,7 +17685,7 @@ struct geometry {
     int unit_shift;                                 /* see params */
     i64 combs, weights;                             /* of a head's draws; weights: that are kept */
     i64 slices, dense_slices, plain_slices;         /* of a KV head's query heads, in each kernel */
-    i64 rows;                                       /* query rows that a pass of k_scores may have */
+    i64 rows, dense_rows;                           /* query rows of a pass of k_scores, of k_dense */
     i64 work;                                       /* warps of a scores kernel */
     i64 items, fixed;                               /* of k_proxy_scores: batch * kv_heads * slices; CTAs */
     i64 together, teams;                            /* of k_draw: heads that draw together; of a sequence */
@@ -17569,6 +17769,7 @@ struct call {
     const santa_attention *a;
     bool tiles;                                     /* q, K and V suit those of >>prefill-kernel */
     bool joined;                                    /* by k_dense itself, see joins_splits */
+    bool shares_rows;                               /* a pass of k_dense has several query rows */
     int rows_done;                                  /* query rows that a pipeline's launch has done */
 
     void place_row(i64 row);
@@ -17752,21 +17953,21 @@ divisor divide_by(unsigned d) {
 
 /* Exact attention: k_dense, or k_dense_plain for what that does not take, and k_combine. */
 
-/* The most keys that a row sees. */
-i64 keys_seen(const santa_problem &problem) {
+/* The most keys that a row sees, or any of several in a pass. */
+i64 keys_seen(const santa_problem &problem, i64 rows = 1) {
     const santa_attention &a = problem.a;
     const i64 most = problem.capacity;
     if (a.window <= 0 || a.window >= most) return most;
     /* not causal, row 0 sees the later rows' keys as well */
-    const i64 later = a.causal ? 0 : a.q.shape[1] - 1;
+    const i64 later = a.causal ? rows - 1 : a.q.shape[1] - 1;
     return later < most - a.window ? a.window + later : most;
 }
 
 /* Splits of rows of up to `most` keys, or of exactly so many, see splits_of; by kernels that
    know `smaller` of the smaller sizes. */
 enum { SMALLER = 2 };
-i64 splits_up_to(const santa_problem *problem, i64 most, bool exactly, int smaller) {
-    const i64 seen = keys_seen(*problem), behind = problem->a.window != 0 || problem->a.kv_start;
+i64 splits_up_to(const santa_problem *problem, i64 most, bool exactly, int smaller, i64 rows = 1) {
+    const i64 seen = keys_seen(*problem, rows), behind = problem->a.window != 0 || problem->a.kv_start;
     const struct { i64 keys, size; } kinds[] = { { SHORT_KEYS, 1 << SHORT_SHIFT },
                                                  { HALF_KEYS, 1 << HALF_SHIFT },
                                                  { MIDDLE_KEYS, 1 << MIDDLE_SHIFT },
@@ -17784,8 +17985,22 @@ i64 splits_up_to(const santa_problem *problem, i64 most, bool exactly, int small
     return splits;
 }
 
+/* Query rows that k_dense may have in a pass over K and V, where it has an instance for two
+   sets of slots: with scores that are products alone, if K, V and q suit it. */
+i64 rows_of_dense(const santa_problem &problem, const geometry &g) {
+    const santa_attention &a = problem.a;
+    const i64 d = g.d > g.dv ? g.d : g.dv, slots = 2 * PASS_HEADS;
+    const bool has = is_eight(a.k.dtype) ? d <= 128 : a.k.dtype == SANTA_F16 || a.k.dtype == SANTA_BF16;
+    if (!has || is_scaled(&a) || d <= 64 || d > 256 || a.v.dtype != a.k.dtype || g.q_parts || a.first_tokens
+        || a.soft_cap > 0.0f || a.alibi_slopes || a.std_error || problem.o.dense_below > 0)
+        return 1;
+    const i64 rows = g.group < slots ? slots / g.group : 1;
+    return rows < g.q_len ? rows : g.q_len;
+}
+
 santa_status measure_dense(const santa_problem *problem, i64 most, bool exactly, geometry *g) {
-    for (int i = 0; i <= SMALLER; i++) g->dense_splits[i] = splits_up_to(problem, most, exactly, i);
+    for (int i = 0; i <= SMALLER; i++)
+        g->dense_splits[i] = splits_up_to(problem, most, exactly, i, g->dense_rows > 1 ? g->dense_rows : 1);
     g->dense_slices = ceil_div(g->group, slice_heads_of(*g));
     g->plain_slices = ceil_div(g->group, PASS_HEADS);
     g->dense = { g->dense_splits[SMALLER], g->kv_heads * g->dense_slices, g->batch };
@@ -17816,7 +18031,8 @@ santa_status measure_exact(const santa_problem *problem, geometry *g) {
         const santa_status s = measure_lists(a.k.dtype, g);
         return s == SANTA_OK ? measure_many(a, g) : s;
     }
-    g->splits = splits_up_to(problem, g->keys, false, SMALLER);
+    g->dense_rows = rows_of_dense(*problem, *g);
+    g->splits = splits_up_to(problem, g->keys, false, SMALLER, g->dense_rows);
     g->list_heads = g->group;
     g->list_most = g->keys;
     const santa_status s = measure_dense(problem, g->keys, alike, g);
@@ -17824,7 +18040,7 @@ santa_status measure_exact(const santa_problem *problem, geometry *g) {
 }
 
 void arrange_exact(const geometry &g, santa_stash, layout *l) {
-    const size_t rows = (size_t)(g.batch * g.heads);
+    const size_t rows = (size_t)(g.batch * g.heads * (g.dense_rows > 1 ? g.dense_rows : 1));
     const size_t floats = (size_t)g.dv + 2 + (g.has_many ? MANY_PAD : 0);
     l->partial = add_part(l, saturating(rows, (size_t)g.splits), floats * sizeof(float));
     if (g.has_firsts) l->ranges = add_part(l, (size_t)(g.batch * g.kv_heads), sizeof(list_range));
@@ -17834,6 +18050,7 @@ void arrange_exact(const geometry &g, santa_stash, layout *l) {
    CTA each. */
 cudaError_t launch_combine(const call &c) {
     dim3 grid = grid_of(c.g.combine);
+    grid.x *= (unsigned)c.p.rows;
     const i64 rows = (i64)grid.x * grid.y * grid.z;
     if (c.p.splits > 32 || (c.p.splits > 8 && rows <= c.card.multiprocessors))
         return launch<k_combine>(c, grid, 512, 0, true);
@@ -17905,32 +18122,36 @@ template <> constexpr bool has_no_table<any_eight, 4> = false;
 template <typename K, int C> struct with_table { typedef K type; };
 template <> struct with_table<e4m3, 4> { typedef any_eight type; };
 
-template <typename K, int C, bool PAIRS> cudaError_t launch_dense(call &c) {
-    const i64 slices = ceil_div(c.p.q_slices, PAIRS ? 2 : 1);
+/* The instances that are the same for a cache with a table and without. */
+template <typename K, int C, dense_way WAY>
+constexpr bool asks_for_table = !has_no_table<K, C> || WAY == SHARES_ROWS;
+
+template <typename K, int C, dense_way WAY> cudaError_t launch_dense(call &c) {
+    typedef dense_memory<K, C, WAY> memory;
+    const i64 slices = ceil_div(c.p.q_slices, memory::BOTH ? 2 : 1);
     /* with the second one many rows of 8-bit keys take a quarter more */
-    const int smaller = PAIRS || ring<K, C>::STEPS == 1 ? 0 : eight_bits<K> ? 1 : SMALLER;
+    const int smaller = memory::BOTH || ring<K, C>::STEPS == 1 ? 0 : eight_bits<K> ? 1 : SMALLER;
     const dim3 grid = grid_of({ c.g.dense_splits[smaller], c.g.kv_heads * slices, c.g.batch });
-    const int threads = SCORE_WARPS * 32;
-    const size_t bytes = dense_memory<K, C, PAIRS>::BYTES;
+    const int threads = memory::WARPS * 32;
+    const size_t bytes = memory::BYTES;
     c.p.slices = (int)slices;
     c.p.by_slices = divide_by((unsigned)slices);
     c.p.short_keys = (smaller > 0 ? SHORT_KEYS : 0) | (smaller > 1 ? HALF_KEYS : 0) << 16;
     const i64 ctas = (i64)grid.x * grid.y * grid.z;
     const bool no_table = !c.p.table && !is_scaled(c.a);
-    c.joined = joins_splits<K, C> && !PAIRS && no_table && grid.x <= MOST_CLUSTER
+    c.joined = joins_splits<K, C> && WAY == ONE_SLICE && no_table && grid.x <= MOST_CLUSTER
             && (grid.x == 1 || (c.card.major >= 9 && ctas <= c.card.multiprocessors));
     if (c.joined || (i64)grid.x * grid.y > INT32_MAX) c.p.heads_inner = 0;
     c.p.by_inner = divide_by(grid.y);
     const bool second = comes_second(c) || c.p.q_parts;
-    if constexpr (joins_splits<K, C> && !PAIRS)
+    if constexpr (joins_splits<K, C> && WAY == ONE_SLICE)
         if (c.joined)
-            return launch_large<k_dense<K, C, false, false, true>>(c, grid, threads, bytes, second,
-                                                                   (int)grid.x);
-    if constexpr (has_no_table<K, C> && !(PAIRS && C == 8))          /* that is one instance for both */
-        if (no_table)
-            return launch_large<k_dense<K, C, false, PAIRS, false>>(c, grid, threads, bytes, second);
+            return launch_large<k_dense<K, C, false, JOINS_SPLITS>>(c, grid, threads, bytes, second,
+                                                                    (int)grid.x);
+    if constexpr (!asks_for_table<K, C, WAY>)
+        if (no_table) return launch_large<k_dense<K, C, false, WAY>>(c, grid, threads, bytes, second);
     typedef typename with_table<K, C>::type any;
-    return launch_large<k_dense<any, C, true, PAIRS, false>>(c, grid, threads, bytes, second);
+    return launch_large<k_dense<any, C, true, WAY>>(c, grid, threads, bytes, second);
 }
 
 /* Rows of n numbers come to the ring by pieces of 1 << this bytes, or not at all: 0. */
@@ -18152,7 +18373,7 @@ cudaError_t launch_dense_blocks(call &c) {
 }
 
 cudaError_t launch_exact(call &c) {
-    const params &p = c.p;
+    params &p = c.p;
     if (c.g.has_firsts) return launch_firsts(c);
     /* errors are found row by row */
     if (p.q_len >= PREFILL_ROWS && c.tiles && !p.std_error && !c.g.short_splits
@@ -18165,23 +18386,41 @@ cudaError_t launch_exact(call &c) {
     c.p.slices = p.q_slices;
     c.p.by_slices = divide_by((unsigned)c.p.slices);
     c.joined = false;
+    /* for p.eights see launch_rows_scores */
+    const int most = streams && p.eights ? (int)c.g.dense_rows : 1;
+    c.shares_rows = most > 1;
+    if (most > 1) {
+        p.rows = p.q_len - p.q_index < most ? p.q_len - p.q_index : most;
+        p.by_group = divide_by((unsigned)p.group);
+        c.rows_done = p.rows;
+    }
     const auto stream = [&] {
-        if (p.k_type == SANTA_E5M2) return launch_dense<any_eight, 4, false>(c);
+        const bool both = p.rows > 1 || p.q_slices > 1;
+        if (p.k_type == SANTA_E5M2)
+            return both ? launch_dense<any_eight, 4, SHARES_ROWS>(c)
+                        : launch_dense<any_eight, 4, ONE_SLICE>(c);
         return with_key_type(p.k_type, [&](auto key) {
             typedef typename decltype(key)::type K;
             return with_chunks(p.d > p.dv ? p.d : p.dv, [&](auto chunks) {
                 enum { C = decltype(chunks)::value };
-                if constexpr (C >= 4 && !eight_bits<K>)
-                    if (p.q_slices > 1 && !scaled) return launch_dense<K, C, true>(c);
+                if constexpr (eight_bits<K> ? C == 4 : C >= 4)
+                    if (both && (eight_bits<K> || !scaled)) {
+                        if constexpr (!eight_bits<K> && C == 4)
+                            if (p.rows == 1) return launch_dense<K, C, BOTH_SLICES>(c);
+                        return launch_dense<K, C, SHARES_ROWS>(c);
+                    }
                 if constexpr (!may_have_scales<K, C>)
-                    if (scaled) return launch_dense<K, 4, false>(c);
-                return launch_dense<K, C, false>(c);
+                    if (scaled)
+                        return both ? launch_dense<K, 4, SHARES_ROWS>(c) : launch_dense<K, 4, ONE_SLICE>(c);
+                return launch_dense<K, C, ONE_SLICE>(c);
             });
         });
     };
     cudaError_t e = suits_blocks(c) ? launch_dense_blocks(c) : streams ? with_parts(c, stream)
                                                                        : launch_dense_plain(c);
-    return e == cudaSuccess && !c.joined ? launch_combine(c) : e;
+    if (e == cudaSuccess && !c.joined) e = launch_combine(c);
+    p.rows = 1;
+    return e;
 }
 
 /* Rows that dense_below leaves to dense, behind the kernels that draw; on a GPU only the device
@@ -18395,12 +18634,16 @@ cudaError_t count_listed(const call &c) {
     return launch<k_list_stats>(c, grid_of(c.g.stats), 256, 0, false);
 }
 
+/* Whether k_scores has an instance with two sets of slots. */
+bool has_two_sets(i64 d) { return d > 64 && d <= 128; }
+
 /* Scores of as many query rows as share a pass over K. */
 void measure_pass(const santa_problem *problem, geometry *g) {
     g->slices = ceil_div(g->group, slice_heads_of(*g));
     /* eight-bit keys scale the q of a pass together: more rows would be other bits */
     const bool shared = problem->a.k.dtype == SANTA_F16 || problem->a.k.dtype == SANTA_BF16;
-    g->rows = shared && g->group < PASS_HEADS ? PASS_HEADS / g->group : 1;
+    const i64 slots = has_two_sets(g->d) ? 2 * PASS_HEADS : PASS_HEADS;
+    g->rows = shared && g->group < slots ? slots / g->group : 1;
     if (g->rows > problem->q_len) g->rows = problem->q_len;
     g->work = g->batch * g->kv_heads * g->slices * g->blocks;
     g->scores = { ceil_div(g->work, SCORE_WARPS), 1, 1 };
@@ -18544,7 +18787,7 @@ unsigned share_steps(call &c, unsigned most) {
     return runs;
 }
 
-template <typename K, int C> cudaError_t launch_scores(call &c) {
+template <typename K, int C, int SETS = 1> cudaError_t launch_scores(call &c) {
     const unsigned steps = scores_grid(c).x;
     const i64 entries = c.p.rows * c.g.batch * c.g.heads * c.g.blocks * BLOCK;
     const i64 stash = entries * stash_bytes((santa_stash)c.p.stash_type);
@@ -18558,11 +18801,11 @@ template <typename K, int C> cudaError_t launch_scores(call &c) {
     const dim3 grid(share_steps(c, most));
     const size_t bytes = ring<K, C>::BYTES;
     const bool second = c.p.q_parts != 0;
-    if constexpr (has_no_table<K, C>)
+    if constexpr (has_no_table<K, C> && SETS == 1)
         if (!c.p.table && !c.p.k_scales.data)
-            return launch_large<k_scores<K, C, false>>(c, grid, SCORE_WARPS * 32, bytes, second);
+            return launch_large<k_scores<K, C, false, SETS>>(c, grid, SCORE_WARPS * 32, bytes, second);
     typedef typename with_table<K, C>::type any;
-    return launch_large<k_scores<any, C, true>>(c, grid, SCORE_WARPS * 32, bytes, second);
+    return launch_large<k_scores<any, C, true, SETS>>(c, grid, SCORE_WARPS * 32, bytes, second);
 }
 
 cudaError_t launch_scores_plain(call &c) {
@@ -18590,24 +18833,36 @@ template <int CH, typename Pick> cudaError_t launch_gather(const call &c) {
     return launch_large<k_gather<CH, Pick>>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, !c.p.ranks);
 }
 
+/* Works of so many slices of heads, see locate. */
+void place_works(call &c, i64 slices) {
+    c.p.slices = (int)slices;
+    c.p.work = (unsigned)(c.g.batch * c.g.kv_heads * slices * c.g.blocks);
+    c.p.by_slices = divide_by((unsigned)slices);
+}
+
 /* The scores of a pass: query rows from p.q_index on. */
 cudaError_t launch_window(call &c) {
     params &p = c.p;
     arrange_parts(c, c.streams);
-    p.slices = p.q_slices;
-    p.work = (unsigned)(c.g.batch * c.g.kv_heads * p.slices * c.g.blocks);
-    p.by_slices = divide_by((unsigned)p.slices);
+    /* parts of up to 8 heads are faster one by one */
+    const bool two = c.streams && has_two_sets(p.d)
+                  && (p.q_slices > (p.q_parts ? 2 : 1) || p.group * p.rows > PASS_HEADS);
+    place_works(c, ceil_div(p.q_slices, two ? 2 : 1));
     p.by_inner = divide_by((unsigned)(p.heads_inner ? c.g.kv_heads : c.g.blocks));
     p.by_outer = divide_by((unsigned)(p.heads_inner ? c.g.blocks : c.g.kv_heads));
     p.by_group = divide_by((unsigned)p.group);
     if (suits_score_blocks(c)) return launch_score_blocks(c);
     if (!c.streams) return launch_scores_plain(c);
     return with_parts(c, [&] {
-        if (p.k_type == SANTA_E5M2) return launch_scores<any_eight, 4>(c);
+        if (p.k_type == SANTA_E5M2)
+            return two ? launch_scores<any_eight, 4, 2>(c) : launch_scores<any_eight, 4>(c);
         return with_key_type(p.k_type, [&](auto key) {
             typedef typename decltype(key)::type K;
             return with_chunks(p.d, [&](auto chunks) {
-                return launch_scores<K, decltype(chunks)::value>(c);
+                enum { C = decltype(chunks)::value };
+                if constexpr (C == 4)
+                    if (two) return launch_scores<K, C, 2>(c);
+                return launch_scores<K, C>(c);
             });
         });
     });
@@ -18620,6 +18875,7 @@ cudaError_t launch_pass(call &c) {
     const cudaError_t e = launch_window(c);
     p.window = 0;
     if (e != cudaSuccess) return e;
+    place_works(c, p.q_slices);
     return launch<k_first_scores>(c, scores_grid(c), SCORE_WARPS * 32, 0, false);
 }
 
@@ -19409,7 +19665,8 @@ cudaError_t launch_routed(call &c) {
 cudaError_t count_routed(const call &c) { return launch<k_route_stats>(c, dim3(1), 256, 0, false); }
 
 cudaError_t count_rows(const call &c) {
-    const bool all = c.rows_done > 1 || c.p.is_sparse;
+    const bool all = c.rows_done > 1 || c.p.is_sparse || c.shares_rows;
+    if (c.shares_rows && c.p.q_index > 0) return cudaSuccess;         /* the first pass counted all */
     return all ? launch<k_prefill_stats>(c, grid_of(c.g.stats), 256, 0, false)
                : launch<k_stats>(c, grid_of(c.g.stats), 256, 0, false);
 }

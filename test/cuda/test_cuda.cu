@@ -1095,7 +1095,14 @@ static void every_kernel(void) {
                 s.page_size = page;
                 problem p(s);
                 compare(p, options(SANTA_DENSE, 0), &t);
+                if (d == 128) compare(p, options(SANTA_PROP, 64), &t);
             }
+    {                                                /* rows that share a pass */
+        ref_spec s = spec16(4, 1, 300, 128);
+        s.q_len = 2;
+        problem p(s);
+        compare(p, options(SANTA_DENSE, 0), &t);
+    }
     for (int64_t batch : {1, 60}) {                  /* splits joined by k_dense, and by another kernel */
         ref_spec s = spec16(4, 1, batch > 1 ? 300 : 100, 128);
         s.batch = batch;
@@ -3407,6 +3414,7 @@ static void lists_same_bits(void) {
 #include "test_steps.h"
 #include "test_saap.h"
 #include "test_prefill.h"
+#include "test_rows.h"
 
 /* ----------------------------------------------------------------------------------- list */
 
@@ -3491,7 +3499,8 @@ static const test_case steps[] = {
 #define TEST_SUITES                                                                                        \
     {"gpu_against_cpu", against_cpu}, {"gpu", behaviour}, {"gpu_proxy", copies}, {"gpu_lists", lists},     \
         {"gpu_selected", selected}, {"gpu_ranks", over_ranks}, {"gpu_vattention", va_cases},               \
-        {"gpu_saap", saap_cases}, {"gpu_prefill", prefill_cases}, {"gpu_steps", steps},              \
+        {"gpu_saap", saap_cases}, {"gpu_prefill", prefill_cases}, {"gpu_rows", row_cases},                 \
+        {"gpu_steps", steps},                                                                              \
         {"gpu_scales", scale_cases}, {"gpu_types", type_cases}, {"gpu_items", item_cases},                 \
         {"gpu_coded", coded_cases}, {"gpu_any", any_cases},
 #include "../main.c"

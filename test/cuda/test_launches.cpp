@@ -392,6 +392,9 @@ static bool suits_score_blocks(const santa_attention &a) {
 }
 static bool suits_blocks(const santa_attention &a) { return suits_score_blocks(a) && are_blocks(a.v); }
 
+/* Head_dims with two sets of slots in k_scores. */
+static bool knows_two_sets(int64_t d) { return d > 64 && d <= 128; }
+
 /* Digits of q and their places for either kernel of blocks. */
 static void check_digits(const params &p, const std::string &name) {
     CHECK_MSG(p.staged_k >= 2 && p.staged_k <= 3, "%s: pieces", name.c_str());
@@ -401,27 +404,41 @@ static void check_digits(const params &p, const std::string &name) {
 
 /* e5m2, e4m3 of head_dims other than 128, and rows with scales, go by the kernels with a table,
    if there is one or not. */
-static const char *by_pages(const santa_attention &a, int C, bool scaled, bool pairs = false) {
+static const char *by_pages(const santa_attention &a, int C, bool scaled, bool for_both = false) {
     const bool shares = a.k.dtype == SANTA_E5M2 || (is_eight(a.k.dtype) && C != 4) || scaled
-                     || (pairs && C == 8);
+                     || for_both;
     return a.block_table || shares ? "true" : "false";
 }
 
 /* k_dense that joins its splits itself, see check_dense. */
 static bool is_joined(const std::string &name) {
-    return name.compare(0, 8, "k_dense<") == 0 && name.rfind(", true>") == name.size() - 7;
+    const std::string way = "(dense_way)" + std::to_string(JOINS_SPLITS) + ">";
+    return name.compare(0, 8, "k_dense<") == 0 && name.rfind(way) == name.size() - way.size();
+}
+/* Query rows of a pass of dense. */
+static int64_t dense_rows(const santa_attention &a, int64_t row) {
+    const int64_t q_len = a.q.shape[1], group = a.q.shape[2] / a.k.shape[2], d = a.k.shape[3],
+                  dv = a.v.shape[3], most = d > dv ? d : dv;
+    const bool wide = a.k.dtype == SANTA_F16 || a.k.dtype == SANTA_BF16,
+               q_suits = wide ? a.q.dtype == a.k.dtype : a.q.dtype == SANTA_F16 || a.q.dtype == SANTA_BF16;
+    const bool suits = (wide ? most <= 256 : is_eight(a.k.dtype) && most <= 128) && most > 64 && q_suits
+                    && a.v.dtype == a.k.dtype && in_pieces(a.k) && in_pieces(a.v)
+                    && (!a.block_table || a.k.shape[1] % 8 == 0) && !a.k_scales.data && !a.v_scales.data
+                    && a.soft_cap == 0.0f && !a.alibi_slopes && !a.std_error && !a.first_tokens;
+    const int64_t pass = suits && group < 16 ? 16 / group : 1;
+    return pass < q_len - row ? pass : q_len - row;
 }
 /* What joins splits: of many heads, or 8 splits at most, a warp for each. */
 static bool is_combine(const std::string &name) { return name == "k_combine" || name == "k_combine_few"; }
 static void check_combine(const problem &x, const standin_launch &l, const params &p,
                           const std::string &name) {
     const int64_t heads = p.heads, batch = x.a.q.shape[0], pieces = over(p.dv, 128);
-    const bool many = heads * batch * pieces > standin.card->multiprocessors,
+    const bool many = heads * p.rows * batch * pieces > standin.card->multiprocessors,
                few = p.splits <= 8 || (p.splits <= 32 && many);
     CHECK_MSG(name == (few ? "k_combine_few" : "k_combine"), "%s for %d splits", name.c_str(), p.splits);
     CHECK_MSG(p.pad == (p.list_heads && !p.list_keys ? 6 : 0), "%s: sums are %d floats apart", name.c_str(),
               p.pad);
-    check_grid(l, few ? over(heads, 8) : heads, batch, pieces, name);
+    check_grid(l, few ? over(heads * p.rows, 8) : heads * p.rows, batch, pieces, name);
 }
 
 /* Rows of 16 bits and more than 256 numbers, of lists of up to `most` keys. */
@@ -474,8 +491,8 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
         return check_many(x, l, p, p.capacity, name);
     }
     const int64_t group = p.group, dv = p.dv;
-    char type[40], paged[8], pairs[8], joins[8];
-    int C = 0, GS = 8;
+    char type[40], paged[8];
+    int C = 0, GS = 8, way = -1;
     int64_t slices = over(group, GS);
     const bool alike = !a.seq_lens && !a.context_lens && !a.kv_start && !a.window && a.q.shape[1] == 1;
     const int64_t below = dense_below(x), most = below && below < p.capacity ? below : p.capacity;
@@ -483,21 +500,22 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
         return alike && !below ? over(p.capacity, split_size(p.capacity, smaller))
                                : dense_splits(a, most, smaller);
     };
-    if (sscanf(name.c_str(), "k_dense<%39[^,], %d, %7[a-z], %7[a-z], %7[a-z]>", type, &C, paged, pairs,
-               joins) == 5) {
+    if (sscanf(name.c_str(), "k_dense<%39[^,], %d, %7[a-z], (dense_way)%d>", type, &C, paged, &way) == 4) {
         check_stream(x, p, type, C, paged, name);
         slices = stream_slices(p);
-        const bool scaled = a.k_scales.data || a.v_scales.data,
-                   two = slices > 1 && C >= 4 && !is_eight(a.k.dtype) && !scaled;
+        const bool scaled = a.k_scales.data || a.v_scales.data, eight = is_eight(a.k.dtype),
+                   two = (slices > 1 || p.rows > 1) && (eight ? C == 4 : C >= 4 && !scaled);
         CHECK_MSG(!scaled || a.k.dtype != SANTA_E4M3 || C != 2, "%s: scales", name.c_str());
         if (two) slices = over(slices, 2);
-        CHECK_MSG(!strcmp(pairs, two ? "true" : "false"), "%s: pairs", name.c_str());
-        CHECK_MSG(!strcmp(paged, by_pages(a, C, scaled, two)), "%s: pages", name.c_str());
+        CHECK_MSG(p.rows == 1 || (two && p.rows * p.group <= 16 && divides_by(p.by_group, p.group)),
+                  "%s: rows", name.c_str());
+        CHECK_MSG(!strcmp(paged, by_pages(a, C, scaled, way == SHARES_ROWS)), "%s: pages", name.c_str());
         CHECK_MSG(a.v.dtype == a.k.dtype && in_pieces(a.v) && dv <= 32 * C
                       && dv % (is_eight(a.k.dtype) ? 16 : 8) == 0,
                   "%s: V does not suit", name.c_str());
         const uint64_t merge = (uint64_t)(8 * 8 * (32 * C + 4) * 4);  /* [warp][head][columns + 4] */
-        CHECK_MSG(l.dynamic >= ring_bytes(x, C) && l.dynamic >= merge, "%s: %llu bytes of shared memory",
+        CHECK_MSG(l.dynamic >= ring_bytes(x, C) / (two && eight ? 2 : 1) && l.dynamic >= merge,
+                  "%s: %llu bytes of shared memory",
                   name.c_str(), (unsigned long long)l.dynamic);
         CHECK_MSG(l.dynamic <= 99 * 1024, "%s: not on every card", name.c_str());
         const int smaller = two ? 0 : is_eight(a.k.dtype) ? 1 : C < 8 ? 2 : 0;
@@ -505,7 +523,10 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
         const bool at_once = standin.card->major >= 9 && ctas <= standin.card->multiprocessors,
                    joining = C == 4 && !two && !is_eight(a.k.dtype) && !a.block_table && !scaled,
                    join = joining && splits <= 8 && (splits == 1 || at_once);
-        CHECK_MSG(!strcmp(joins, join ? "true" : "false"), "%s: joins", name.c_str());
+        const int wanted = join                         ? JOINS_SPLITS
+                         : !two                         ? ONE_SLICE
+                         : eight || C == 8 || p.rows > 1 ? SHARES_ROWS : BOTH_SLICES;
+        CHECK_MSG(way == wanted, "%s: wanted %d", name.c_str(), wanted);
         CHECK_INT(l.cluster, join ? splits : 1);
         CHECK(!join || (!p.heads_inner && l.dynamic >= merge / 8 * 9));
         CHECK_INT(p.short_keys & 0xffff, smaller ? 512 : 0);
@@ -818,9 +839,12 @@ static void check_routed_launches(const problem &x, const char *workspace, uint6
 
 static void check_scores(const problem &x, const standin_launch &l, const params &p,
                          const std::string &name) {
-    const int64_t slices = stream_slices(p), work = x.a.q.shape[0] * x.a.k.shape[2] * slices * p.blocks;
     char type[40], paged[8];
-    int C = 0;
+    int C = 0, sets = 1;
+    const char *const format = "k_scores<%39[^,], %d, %7[a-z], %d>";
+    const bool streams = sscanf(name.c_str(), format, type, &C, paged, &sets) == 4;
+    const int64_t q_slices = stream_slices(p), slices = over(q_slices, sets),
+                  work = x.a.q.shape[0] * x.a.k.shape[2] * slices * p.blocks;
     const int64_t counters = (int64_t)p.rows * x.a.q.shape[0] * p.heads * over(p.dv, 256);
     CHECK_INT(p.arrivals, p.portions > 1 ? counters : 0);
     CHECK_MSG(work < INT32_MAX && p.work == work && p.slices == slices, "%s: work", name.c_str());
@@ -828,9 +852,13 @@ static void check_scores(const problem &x, const standin_launch &l, const params
                   && divides_by(p.by_inner, p.heads_inner ? x.a.k.shape[2] : p.blocks)
                   && divides_by(p.by_outer, p.heads_inner ? p.blocks : x.a.k.shape[2]),
               "%s: divisors", name.c_str());
-    if (sscanf(name.c_str(), "k_scores<%39[^,], %d, %7[a-z]>", type, &C, paged) == 3) {
+    if (streams) {
         check_stream(x, p, type, C, paged, name);
-        CHECK_MSG(!strcmp(paged, by_pages(x.a, C, x.a.k_scales.data)), "%s: pages", name.c_str());
+        CHECK_MSG(!strcmp(paged, by_pages(x.a, C, x.a.k_scales.data, sets == 2)), "%s: pages",
+                  name.c_str());
+        const bool two = C == 4 && knows_two_sets(p.d)
+                      && (q_slices > (p.q_parts ? 2 : 1) || p.group * p.rows > 8);
+        CHECK_MSG(sets == (two ? 2 : 1), "%s: sets", name.c_str());
         CHECK_MSG(l.dynamic >= ring_bytes(x, C), "%s: %llu bytes of shared memory", name.c_str(),
                   (unsigned long long)l.dynamic);
         CHECK_MSG((int64_t)l.grid.x * p.steps + p.longer == over(work, 8) && p.longer < l.grid.x
@@ -1139,8 +1167,10 @@ static void check_prefill(const problem &x, const char *workspace, uint64_t byte
     const bool pages = x.a.block_table && x.a.k.shape[1] % 8,
                eights = is_eight(x.a.k.dtype),
                plain = x.a.soft_cap > 0.0f || x.a.alibi_slopes || (eights && x.a.k.shape[3] % 16),
-               one = plain || pages || group >= 8 || eights;
-    const int64_t pass = one ? 1 : q_len < 8 / group ? q_len : 8 / group;
+               one = plain || pages || eights;
+    const int64_t slots = knows_two_sets(x.a.k.shape[3]) ? 16 : 8,
+                  share = group < slots ? slots / group : 1,
+                  pass = one ? 1 : q_len < share ? q_len : share;
     for (int64_t row = 0; sparse && o.row_mass && row < q_len; row++) {
         if (row % pass == 0) want.push_back("k_scores");
         want.push_back("k_row_mass");
@@ -1197,7 +1227,8 @@ static std::vector<part> parts_of(const problem &x, const params &p) {
     const uint64_t width = p.dv > 128 ? 256 : 128, shares = (uint64_t)p.portions;
     if (is_drawn(x)) return drawn_parts(x, p);
     if (x.o.method == SANTA_DENSE || x.o.method == SANTA_SAMPLE_ATTENTION)
-        return {{"partial results", p.partial, rows * (uint64_t)p.splits * ((uint64_t)p.dv + 2) * 4, 4}};
+        return {{"partial results", p.partial,
+                 (uint64_t)p.rows * rows * (uint64_t)p.splits * ((uint64_t)p.dv + 2) * 4, 4}};
     const santa_stash stash = x.o.stash == SANTA_STASH_DEFAULT ? SANTA_STASH_F32 : x.o.stash;
     const uint64_t entry = stash == SANTA_STASH_F32 ? 4 : stash == SANTA_STASH_F16 ? 2 : 1;
     CHECK_INT(p.stash_type, stash);
@@ -1224,7 +1255,8 @@ static std::vector<part> parts_of(const problem &x, const params &p) {
    than one, and only if all heads of a group fit for each. */
 static int64_t rows_of_pass(const problem &x) {
     const santa_attention &a = x.a;
-    const int64_t group = a.q.shape[2] / a.k.shape[2], most = group < 8 ? 8 / group : 1;
+    const int64_t group = a.q.shape[2] / a.k.shape[2], slots = knows_two_sets(a.k.shape[3]) ? 16 : 8,
+                  most = group < slots ? slots / group : 1;
     const bool pages = a.block_table && a.k.shape[1] % 8;
     const bool stream = !standin.launches.empty()
                         && name_of(standin.launches[0]).compare(0, 9, "k_scores<") == 0;
@@ -1479,6 +1511,44 @@ static void check_range(const problem &x) {
     CHECK_INT(end, x.o.item_end);
 }
 
+/* Dense of query rows that share passes: of each k_dense and its combination, stats of all rows
+   behind the first. */
+static bool shares_dense_rows(const problem &x) {
+    const bool dense = (x.o.method == SANTA_DENSE && !x.asked) || x.o.method == SANTA_SAMPLE_ATTENTION;
+    return dense && !x.a.key_list && !standin.launches.empty()
+        && name_of(standin.launches[0]).compare(0, 8, "k_dense<") == 0 && dense_rows(x.a, 0) > 1;
+}
+static void check_shared_rows(const problem &x, const char *workspace, uint64_t bytes) {
+    const int64_t q_len = x.a.q.shape[1];
+    size_t i = 0;
+    bool joined = false;                             /* a last row by itself may be */
+    for (int64_t row = 0; row < q_len; row += dense_rows(x.a, row))
+        for (int which = 0; which < 2 + (row == 0 && x.stats); which++) {
+            if (which == 1 && joined) continue;
+            if (!CHECK(i < standin.launches.size())) return;
+            const standin_launch &l = standin.launches[i++];
+            const std::string &name = name_of(l);
+            params p;
+            if (!read_parameters(l, &p)) return;
+            CHECK(l.stream == (cudaStream_t)x.o.stream);
+            CHECK(l.overlap == (which == 1 && standin.card->major >= 9));
+            CHECK_INT(p.rows, which < 2 ? dense_rows(x.a, row) : 1);
+            check_parameters(x, p, row, name);
+            check_parts(parts_of(x, p), workspace, bytes, name);
+            if (which == 0) {
+                joined = is_joined(name);
+                CHECK(!joined || p.rows == 1);
+                check_dense(x, l, p, name);
+            } else if (which == 1) check_combine(x, l, p, name);
+            else {
+                CHECK(name == "k_prefill_stats");
+                check_grid(l, x.a.k.shape[2], x.a.q.shape[0], 1, name);
+            }
+        }
+    CHECK_INT(standin.launches.size(), i);
+    CHECK_INT(standin.cleared.size(), x.stats ? 1 : 0);
+}
+
 /* All launches of a call that succeeded: for each pass its first kernel, then for each of its
    rows the second, and others for errors and stats. */
 static void check_launches(const problem &asked, const char *workspace, uint64_t bytes) {
@@ -1492,6 +1562,7 @@ static void check_launches(const problem &asked, const char *workspace, uint64_t
     const bool dense = x.o.method == SANTA_DENSE || x.o.method == SANTA_SAMPLE_ATTENTION;
     if (x.a.first_tokens) { check_firsts(x, workspace, bytes); return; }
     if (is_tiled(x)) { check_prefill(x, workspace, bytes); return; }
+    if (shares_dense_rows(x)) { check_shared_rows(x, workspace, bytes); return; }
     if (x.o.method == SANTA_VATTENTION) { check_adaptive(x, workspace, bytes); return; }
     if (x.o.method == SANTA_TOP_K || x.o.method == SANTA_TOP_P) {
         check_selected(x, workspace, bytes);
@@ -1772,7 +1843,7 @@ static void check_steps(void) {
     map_memory(bytes, 0);
     standin.start();
     CHECK_STATUS(santa_cuda_scores(&x.a, &x.o, 0, (float *)address(R_LSE), 1000, work, bytes), SANTA_OK);
-    names({"k_scores<sixteen, 4, false>", "k_step_scores"});
+    names({"k_scores<sixteen, 4, false, 1>", "k_step_scores"});
     check_grid(standin.launches[1], 4, 8, 2, "k_step_scores");
     for (int m = SANTA_DENSE; m < SANTA_METHOD_COUNT; m++)
         for (int64_t samples : {100, 1000}) {

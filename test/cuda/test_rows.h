@@ -1,0 +1,127 @@
+/* A few query rows, which share a pass over K, of dense over V, too, on the GPU: against the
+   CPU; what a row does not see must not change it. A part of test_cuda.cu. */
+
+static ref_spec rows_spec(int64_t group, int64_t q_len, int64_t len, int64_t d, santa_dtype type) {
+    ref_spec s = spec16(2 * group, 2, len, d, type);
+    if (type == SANTA_E4M3) s.q_type = SANTA_BF16;
+    s.q_len  = q_len;
+    s.causal = 1;
+    return s;
+}
+
+/* As many rows as one pass has, fewer and more, of groups that fill its slots or not. */
+static void rows_match_cpu(void) {
+    NEED_DEVICE();
+    static const int64_t groups[] = {4, 1, 8, 3, 6, 16};
+    int number = 0;
+    totals t = {0, 0, 0};
+    for (santa_dtype type : {SANTA_BF16, SANTA_F16, SANTA_E4M3})
+        for (int64_t d : {128, 96, 256, 64})
+            for (int64_t group : groups)
+                for (int64_t q_len : {2, 4, 7, 19}) {
+                    if (number++ % (on_emulator ? 7 : test_quick ? 3 : 1)) continue;
+                    ref_spec s = rows_spec(group, q_len, number % 5 ? 150 : 700, d, type);
+                    s.page_size = number % 3 == 0 ? 16 : number % 11 == 0 ? 12 : 0;
+                    s.window    = number % 4 == 1 ? 100 : 0;
+                    s.causal    = number % 6 != 5;
+                    s.batch     = number % 2 ? 3 : 1;
+                    s.ragged    = s.batch > 1;      /* one is empty, one may be shorter than q_len */
+                    problem p(s);
+                    for (santa_method m : {SANTA_DENSE, SANTA_PROP, SANTA_PPS})
+                        compare(p, options(m, 32), &t);
+                }
+    check_totals(t, "rows");
+}
+
+/* Lengths around those from which a row has other splits, with a row on either side. */
+static void rows_of_any_length(void) {
+    NEED_DEVICE();
+    totals none = {0, 0, 0};
+    for (santa_dtype type : {SANTA_BF16, SANTA_E4M3})
+        for (int64_t len : {3, 64, 66, 513, 1025, 2049, 8193}) {
+            if (on_emulator && len > 2000) continue;
+            ref_spec s = rows_spec(4, 4, len, 128, type);
+            problem p(s);
+            compare(p, options(SANTA_DENSE, 0), &none);
+            s.window = len / 2 + 1;
+            problem windowed(s);
+            compare(windowed, options(SANTA_DENSE, 0), &none);
+        }
+}
+
+/* What is not finite, or a page that is gone, shows in the rows that see it and in no other. */
+static void rows_nan(void) {
+    NEED_DEVICE();
+    enum { OF_K, OF_V, INFINITE, PAGE, KINDS };
+    for (santa_dtype type : {SANTA_BF16, SANTA_F16, SANTA_E4M3})
+        for (int64_t d : {128, 256})
+            for (int64_t window : {0, 130})
+                for (int what = 0; what < KINDS; what++)
+                    for (int64_t from_end : {1, 2, 5}) {
+                        if (type == SANTA_E4M3 && (what == INFINITE || d == 256)) continue;
+                        ref_spec s = rows_spec(4, 7, what == PAGE ? 192 + from_end : 230, d, type);
+                        s.page_size = what == PAGE ? 16 : 0;
+                        s.window    = window;
+                        problem clean(s), bad(s);
+                        /* at the end later rows see it; at a window's begin earlier ones */
+                        const int64_t key = window && what != PAGE ? s.len - window - from_end + 1
+                                                                   : s.len - from_end;
+                        if (what == OF_K) ref_set(&bad.a.k, 0, key, 0, 5, (double)test_nan());
+                        if (what == OF_V) ref_set(&bad.a.v, 0, key, 0, 5, (double)test_nan());
+                        if (what == INFINITE) ref_set(&bad.a.v, 0, key, 0, 5, -INFINITY);
+                        if (what == PAGE) bad.block_table[key / 16] = from_end & 1 ? -1 : INT32_MAX;
+                        for (santa_method m : {SANTA_DENSE, SANTA_PROP}) {
+                            result x, y;
+                            const santa_options o = options(m, 64);
+                            if (m == SANTA_PROP && (what == OF_V || what == INFINITE)) continue;
+                            if (!run_on_gpu(clean, o, &x) || !run_on_gpu(bad, o, &y)) return;
+                            int64_t wrong = 0;
+                            for (int64_t row = 0; row < s.q_len; row++)
+                                for (int64_t h = 0; h < s.heads; h++) {
+                                    const int64_t at = s.len - s.q_len + row,
+                                                  first = what == PAGE ? key / 16 * 16 : key;
+                                    const bool sees = first <= at && (!window || key > at - window);
+                                    if (!sees || (h >= s.heads / 2 && what != PAGE)) {
+                                        wrong += !y.same_row(0, row, h, x, 0);
+                                        continue;
+                                    }
+                                    const double got = ref_get(&y.out, 0, row, h, 5);
+                                    if (what == INFINITE) wrong += got - got == 0.0;
+                                    else wrong += !test_is_nan((float)got);
+                                    if (what == OF_K || what == PAGE)
+                                        wrong += y.nans(0, row, h) != s.head_dim_v + 1;
+                                    else wrong += test_is_nan((float)ref_get(&y.out, 0, row, h, 6));
+                                }
+                            CHECK_MSG(wrong == 0, "%s, type %d, head_dim %lld, window %lld, case %d, %lld "
+                                      "from the end: %lld heads are wrong", santa_method_name(m),
+                                      (int)type, (long long)d, (long long)window, what,
+                                      (long long)from_end, (long long)wrong);
+                        }
+                    }
+}
+
+/* Stats are those of the CPU; a graph and another run give the same bits. */
+static void rows_stats(void) {
+    NEED_DEVICE();
+    for (int64_t q_len : {3, 4, 5, 9})
+        for (santa_method m : {SANTA_DENSE, SANTA_PROP}) {
+            ref_spec s = rows_spec(4, q_len, 200, 128, SANTA_BF16);
+            problem p(s);
+            result r, again;
+            santa_stats cpu;
+            const santa_options o = options(m, 64);
+            if (!run_on_gpu(p, o, &r) || !run_on_gpu(p, o, &again)) return;
+            CHECK(r.same(again));
+            problem q(s);
+            if (!ref_run(&q, &o, &cpu)) return;
+            CHECK_MSG(cpu.rows == r.stats.rows && cpu.keys == r.stats.keys && cpu.draws == r.stats.draws
+                      && cpu.k_features_head == r.stats.k_features_head,
+                      "%s, %lld rows: stats", santa_method_name(m), (long long)q_len);
+        }
+}
+
+static const test_case row_cases[] = {{"rows_match_cpu", rows_match_cpu},
+                                      {"rows_of_any_length", rows_of_any_length},
+                                      {"rows_nan", rows_nan},
+                                      {"rows_stats", rows_stats},
+                                      {0, 0}};
