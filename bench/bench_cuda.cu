@@ -679,7 +679,7 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
 
 /* Dense, and prop 128 where it takes the types, of 8 KV heads. */
 struct dense_case {
-    santa_dtype type; int dim, group; santa_dtype q_type; float cap; bool scales; int page;
+    santa_dtype type; int dim, group; santa_dtype q_type; float cap; bool scales; int page, more_rows;
 };
 static const dense_case dense_cases[] = {
     { SANTA_BF16, 64, 4, SANTA_BF16, 0.0f },   { SANTA_BF16, 96, 4, SANTA_BF16, 0.0f },
@@ -707,7 +707,14 @@ static const dense_case dense_cases[] = {
     { SANTA_E4M3, 128, 4, SANTA_BF16, 0.0f, false, 16 },
     { SANTA_E4M3, 128, 4, SANTA_BF16, 0.0f, true, 16 },
     { SANTA_BF16, 128, 32, SANTA_BF16, 0.0f }, { SANTA_BF16, 512, 2, SANTA_BF16, 0.0f },
-    { SANTA_BF16, 512, 8, SANTA_BF16, 0.0f },
+    { SANTA_BF16, 512, 8, SANTA_BF16, 0.0f },  { SANTA_BF16, 64, 8, SANTA_BF16, 0.0f },
+    { SANTA_E4M3, 64, 8, SANTA_BF16, 0.0f },   { SANTA_E4M3, 128, 8, SANTA_BF16, 0.0f },
+    { SANTA_BF16, 128, 16, SANTA_BF16, 0.0f, false, 16 },
+    { SANTA_E4M3, 128, 16, SANTA_BF16, 0.0f, false, 16 },
+    { SANTA_BF16, 128, 12, SANTA_BF16, 0.0f }, { SANTA_F16, 128, 16, SANTA_F32, 0.0f },
+    { SANTA_BF16, 128, 4, SANTA_BF16, 0.0f, false, 0, 1 },
+    { SANTA_BF16, 128, 4, SANTA_BF16, 0.0f, false, 0, 3 },
+    { SANTA_BF16, 128, 8, SANTA_BF16, 0.0f, false, 0, 1 },
 };
 
 /* Bytes of K or V that stand for numbers between -2 and 2: of e5m2, or of blocks whose scale is
@@ -725,7 +732,9 @@ __global__ void fill_codes(unsigned char *p, size_t n, int block, unsigned seed)
 static void bench_dense(timer &t, int batch, int n, const dense_case &x, int runs, FILE *csv) {
     static const char *const names[] = { "f32", "f16", "bf16", "e4m3", "q8_0", "e5m2", "q4_0" };
     const int heads = KV_HEADS * x.group;
-    const size_t elements = (size_t)batch * n * KV_HEADS * x.dim, queries = (size_t)batch * heads * x.dim;
+    const int q_len = 1 + x.more_rows;
+    const size_t elements = (size_t)batch * n * KV_HEADS * x.dim,
+                 queries = (size_t)batch * q_len * heads * x.dim;
     const bool direct = x.type <= SANTA_E4M3;
     const int block = x.type == SANTA_Q8_0 ? 34 : x.type == SANTA_Q4_0 ? 18 : 0;
     const size_t bytes = block ? elements / 32 * block
@@ -743,8 +752,9 @@ static void bench_dense(timer &t, int batch, int n, const dense_case &x, int run
 
     santa_attention a;
     memset(&a, 0, sizeof a);
-    a.q = santa_view(q, x.q_type, batch, 1, heads, x.dim);
-    a.out = santa_view(out, x.q_type, batch, 1, heads, x.dim);
+    a.q = santa_view(q, x.q_type, batch, q_len, heads, x.dim);
+    a.out = santa_view(out, x.q_type, batch, q_len, heads, x.dim);
+    a.causal = q_len > 1;
     const int rows = x.page ? batch * n / x.page : batch, of_row = x.page ? x.page : n;
     a.k = santa_view(kv, x.type, rows, of_row, KV_HEADS, x.dim);
     a.v = santa_view(kv + bytes, x.type, rows, of_row, KV_HEADS, x.dim);
@@ -796,10 +806,11 @@ static void bench_dense(timer &t, int batch, int n, const dense_case &x, int run
         }));
     }
     const auto times = t.in_turns(calls, runs);
-    char shape[64];
-    snprintf(shape, sizeof shape, "%s%s%s%s", names[x.type],
+    char shape[64], rows_of_q[16] = "";
+    if (q_len > 1) snprintf(rows_of_q, sizeof rows_of_q, " %d rows", q_len);
+    snprintf(shape, sizeof shape, "%s%s%s%s%s", names[x.type],
              x.q_type != x.type && x.q_type == SANTA_F32 ? " q f32" : "",
-             x.cap > 0.0f ? " soft cap" : x.scales ? " scales" : "", x.page ? " paged" : "");
+             x.cap > 0.0f ? " soft cap" : x.scales ? " scales" : "", x.page ? " paged" : "", rows_of_q);
     printf("  %-17s d %-3d group %-2d %d x %-6d", shape, x.dim, x.group, batch, n);
     double busy = 0.0;
     for (size_t i = 0; i < calls.size(); i += 2) {
