@@ -107,9 +107,10 @@ can_link() {
     "$@" -o "$dir/probe" "$dir/probe.c" 2>/dev/null || skip "$* cannot link"
 }
 
-# today N: with DAILY=1, as .ci/run has it, one of N parts of a long cell, another one each day; else all of it.
+# today N [AHEAD]: with DAILY=1, as .ci/run has it, one of N parts of a long cell, another one each day (AHEAD days
+# early); else all of it.
 today() {
-    if [ "${DAILY:-0}" = 1 ]; then echo "--part $(($(date +%s) / 86400 % $1 + 1))/$1"; fi
+    if [ "${DAILY:-0}" = 1 ]; then echo "--part $((($(date +%s) / 86400 + ${2:-0}) % $1 + 1))/$1"; fi
 }
 
 count() {
