@@ -17985,13 +17985,17 @@ i64 splits_up_to(const santa_problem *problem, i64 most, bool exactly, int small
     return splits;
 }
 
+/* Whether k_scores has an instance with two sets of slots; of 8 bits k_dense, too. */
+bool has_two_sets(int k_type, i64 d) { return d <= 128 && (d > 64 || k_type != SANTA_E4M3); }
+
 /* Query rows that k_dense may have in a pass over K and V, where it has an instance for two
    sets of slots: with scores that are products alone, if K, V and q suit it. */
 i64 rows_of_dense(const santa_problem &problem, const geometry &g) {
     const santa_attention &a = problem.a;
     const i64 d = g.d > g.dv ? g.d : g.dv, slots = 2 * PASS_HEADS;
-    const bool has = is_eight(a.k.dtype) ? d <= 128 : a.k.dtype == SANTA_F16 || a.k.dtype == SANTA_BF16;
-    if (!has || is_scaled(&a) || d <= 64 || d > 256 || a.v.dtype != a.k.dtype || g.q_parts || a.first_tokens
+    const bool has = is_eight(a.k.dtype) ? has_two_sets(a.k.dtype, d)
+                                         : a.k.dtype == SANTA_F16 || a.k.dtype == SANTA_BF16;
+    if (!has || is_scaled(&a) || d > 256 || a.v.dtype != a.k.dtype || g.q_parts || a.first_tokens
         || a.soft_cap > 0.0f || a.alibi_slopes || a.std_error || problem.o.dense_below > 0)
         return 1;
     const i64 rows = g.group < slots ? slots / g.group : 1;
@@ -18403,7 +18407,7 @@ cudaError_t launch_exact(call &c) {
             typedef typename decltype(key)::type K;
             return with_chunks(p.d > p.dv ? p.d : p.dv, [&](auto chunks) {
                 enum { C = decltype(chunks)::value };
-                if constexpr (eight_bits<K> ? C == 4 : C >= 4)
+                if constexpr (!eight_bits<K> || C == 4)
                     if (both && (eight_bits<K> || !scaled)) {
                         if constexpr (!eight_bits<K> && C == 4)
                             if (p.rows == 1) return launch_dense<K, C, BOTH_SLICES>(c);
@@ -18634,15 +18638,12 @@ cudaError_t count_listed(const call &c) {
     return launch<k_list_stats>(c, grid_of(c.g.stats), 256, 0, false);
 }
 
-/* Whether k_scores has an instance with two sets of slots. */
-bool has_two_sets(i64 d) { return d > 64 && d <= 128; }
-
 /* Scores of as many query rows as share a pass over K. */
 void measure_pass(const santa_problem *problem, geometry *g) {
     g->slices = ceil_div(g->group, slice_heads_of(*g));
     /* eight-bit keys scale the q of a pass together: more rows would be other bits */
     const bool shared = problem->a.k.dtype == SANTA_F16 || problem->a.k.dtype == SANTA_BF16;
-    const i64 slots = has_two_sets(g->d) ? 2 * PASS_HEADS : PASS_HEADS;
+    const i64 slots = has_two_sets(problem->a.k.dtype, g->d) ? 2 * PASS_HEADS : PASS_HEADS;
     g->rows = shared && g->group < slots ? slots / g->group : 1;
     if (g->rows > problem->q_len) g->rows = problem->q_len;
     g->work = g->batch * g->kv_heads * g->slices * g->blocks;
@@ -18845,7 +18846,7 @@ cudaError_t launch_window(call &c) {
     params &p = c.p;
     arrange_parts(c, c.streams);
     /* parts of up to 8 heads are faster one by one */
-    const bool two = c.streams && has_two_sets(p.d)
+    const bool two = c.streams && has_two_sets(p.k_type, p.d)
                   && (p.q_slices > (p.q_parts ? 2 : 1) || p.group * p.rows > PASS_HEADS);
     place_works(c, ceil_div(p.q_slices, two ? 2 : 1));
     p.by_inner = divide_by((unsigned)(p.heads_inner ? c.g.kv_heads : c.g.blocks));
@@ -18860,7 +18861,7 @@ cudaError_t launch_window(call &c) {
             typedef typename decltype(key)::type K;
             return with_chunks(p.d, [&](auto chunks) {
                 enum { C = decltype(chunks)::value };
-                if constexpr (C == 4)
+                if constexpr (eight_bits<K> ? C == 4 : C <= 4)
                     if (two) return launch_scores<K, C, 2>(c);
                 return launch_scores<K, C>(c);
             });

@@ -92,11 +92,12 @@
                        type before they meet V. Numbers of 8 bits become that type, which has
                        them all, on their way to shared memory: exact, at a third of the speed.
                        Of other calls, and of fewer rows, 16 / group rows share a pass over K
-                       and V where head_dim and head_dim_v are from 65 to 256 (of 8 bits to
-                       128), q, k and v are as above, k and v of one type, and there is no
-                       soft cap, ALiBi, std_error or scale of a row: with groups of 4, four
-                       drafted tokens take little more than one. All others take their rows one
-                       after the other.
+                       and V where the larger of head_dim and head_dim_v is up to 256 (of 8 bits
+                       128, of e4m3 above 64), q, k and v are as above, k and v of one type, and
+                       there is no soft cap, ALiBi, std_error or scale of a row: with groups of
+                       4, four drafted tokens take little more than one; how many there are may
+                       change how their sums round. All others take their rows one after the
+                       other.
                        Sample-attention wants such q, k and v, no e5m2, and such a soft cap
                        (from 32 rows on, or with a mask, mask_out or audit, all three of them
                        device memory); masks are
@@ -110,7 +111,7 @@
                        and query head in the workspace: 32 bits, or 16 or 8 with options.stash,
                        for a smaller workspace at about the same speed. See the stash section of
                        santa.h. With q_len > 1 and K of 16 bits it has room for up to 8 / group
-                       rows, of head_dim 65 to 128 for 16 / group, which share a pass over K.
+                       rows, of head_dim up to 128 for 16 / group, which share a pass over K.
    FIRST TOKENS        first_tokens beside a window work with the methods that the CPU has them
                        with, not with key_list and dense_below. Dense runs as a list of keys,
                        query rows one after the other, prefill, too; elsewhere it is a kernel

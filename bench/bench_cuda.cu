@@ -715,6 +715,10 @@ static const dense_case dense_cases[] = {
     { SANTA_BF16, 128, 4, SANTA_BF16, 0.0f, false, 0, 1 },
     { SANTA_BF16, 128, 4, SANTA_BF16, 0.0f, false, 0, 3 },
     { SANTA_BF16, 128, 8, SANTA_BF16, 0.0f, false, 0, 1 },
+    { SANTA_E4M3, 128, 4, SANTA_BF16, 0.0f, false, 0, 3 },
+    { SANTA_BF16, 64, 8, SANTA_BF16, 0.0f, false, 0, 1 },
+    { SANTA_BF16, 64, 16, SANTA_BF16, 0.0f },
+    { SANTA_BF16, 128, 4, SANTA_BF16, 0.0f, false, 16, 3 },
 };
 
 /* Bytes of K or V that stand for numbers between -2 and 2: of e5m2, or of blocks whose scale is

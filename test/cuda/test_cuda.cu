@@ -1097,11 +1097,12 @@ static void every_kernel(void) {
                 compare(p, options(SANTA_DENSE, 0), &t);
                 if (d == 128) compare(p, options(SANTA_PROP, 64), &t);
             }
-    {                                                /* rows that share a pass */
-        ref_spec s = spec16(4, 1, 300, 128);
+    for (int64_t d : {64, 128}) {                    /* rows that share a pass */
+        ref_spec s = spec16(8, 1, 300, d);
         s.q_len = 2;
         problem p(s);
         compare(p, options(SANTA_DENSE, 0), &t);
+        compare(p, options(SANTA_PROP, 64), &t);
     }
     for (int64_t batch : {1, 60}) {                  /* splits joined by k_dense, and by another kernel */
         ref_spec s = spec16(4, 1, batch > 1 ? 300 : 100, 128);

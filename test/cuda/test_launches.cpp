@@ -393,7 +393,7 @@ static bool suits_score_blocks(const santa_attention &a) {
 static bool suits_blocks(const santa_attention &a) { return suits_score_blocks(a) && are_blocks(a.v); }
 
 /* Head_dims with two sets of slots in k_scores. */
-static bool knows_two_sets(int64_t d) { return d > 64 && d <= 128; }
+static bool knows_two_sets(int type, int64_t d) { return d <= 128 && (d > 64 || type != SANTA_E4M3); }
 
 /* Digits of q and their places for either kernel of blocks. */
 static void check_digits(const params &p, const std::string &name) {
@@ -421,7 +421,8 @@ static int64_t dense_rows(const santa_attention &a, int64_t row) {
                   dv = a.v.shape[3], most = d > dv ? d : dv;
     const bool wide = a.k.dtype == SANTA_F16 || a.k.dtype == SANTA_BF16,
                q_suits = wide ? a.q.dtype == a.k.dtype : a.q.dtype == SANTA_F16 || a.q.dtype == SANTA_BF16;
-    const bool suits = (wide ? most <= 256 : is_eight(a.k.dtype) && most <= 128) && most > 64 && q_suits
+    const bool suits = (wide ? most <= 256 : is_eight(a.k.dtype) && knows_two_sets(a.k.dtype, most))
+                    && q_suits
                     && a.v.dtype == a.k.dtype && in_pieces(a.k) && in_pieces(a.v)
                     && (!a.block_table || a.k.shape[1] % 8 == 0) && !a.k_scales.data && !a.v_scales.data
                     && a.soft_cap == 0.0f && !a.alibi_slopes && !a.std_error && !a.first_tokens;
@@ -504,7 +505,7 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
         check_stream(x, p, type, C, paged, name);
         slices = stream_slices(p);
         const bool scaled = a.k_scales.data || a.v_scales.data, eight = is_eight(a.k.dtype),
-                   two = (slices > 1 || p.rows > 1) && (eight ? C == 4 : C >= 4 && !scaled);
+                   two = (slices > 1 || p.rows > 1) && (eight ? C == 4 : !scaled);
         CHECK_MSG(!scaled || a.k.dtype != SANTA_E4M3 || C != 2, "%s: scales", name.c_str());
         if (two) slices = over(slices, 2);
         CHECK_MSG(p.rows == 1 || (two && p.rows * p.group <= 16 && divides_by(p.by_group, p.group)),
@@ -525,7 +526,7 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
                    join = joining && splits <= 8 && (splits == 1 || at_once);
         const int wanted = join                         ? JOINS_SPLITS
                          : !two                         ? ONE_SLICE
-                         : eight || C == 8 || p.rows > 1 ? SHARES_ROWS : BOTH_SLICES;
+                         : eight || C != 4 || p.rows > 1 ? SHARES_ROWS : BOTH_SLICES;
         CHECK_MSG(way == wanted, "%s: wanted %d", name.c_str(), wanted);
         CHECK_INT(l.cluster, join ? splits : 1);
         CHECK(!join || (!p.heads_inner && l.dynamic >= merge / 8 * 9));
@@ -856,7 +857,7 @@ static void check_scores(const problem &x, const standin_launch &l, const params
         check_stream(x, p, type, C, paged, name);
         CHECK_MSG(!strcmp(paged, by_pages(x.a, C, x.a.k_scales.data, sets == 2)), "%s: pages",
                   name.c_str());
-        const bool two = C == 4 && knows_two_sets(p.d)
+        const bool two = C <= 4 && knows_two_sets(p.k_type, p.d)
                       && (q_slices > (p.q_parts ? 2 : 1) || p.group * p.rows > 8);
         CHECK_MSG(sets == (two ? 2 : 1), "%s: sets", name.c_str());
         CHECK_MSG(l.dynamic >= ring_bytes(x, C), "%s: %llu bytes of shared memory", name.c_str(),
@@ -1168,7 +1169,7 @@ static void check_prefill(const problem &x, const char *workspace, uint64_t byte
                eights = is_eight(x.a.k.dtype),
                plain = x.a.soft_cap > 0.0f || x.a.alibi_slopes || (eights && x.a.k.shape[3] % 16),
                one = plain || pages || eights;
-    const int64_t slots = knows_two_sets(x.a.k.shape[3]) ? 16 : 8,
+    const int64_t slots = knows_two_sets(x.a.k.dtype, x.a.k.shape[3]) ? 16 : 8,
                   share = group < slots ? slots / group : 1,
                   pass = one ? 1 : q_len < share ? q_len : share;
     for (int64_t row = 0; sparse && o.row_mass && row < q_len; row++) {
@@ -1255,7 +1256,7 @@ static std::vector<part> parts_of(const problem &x, const params &p) {
    than one, and only if all heads of a group fit for each. */
 static int64_t rows_of_pass(const problem &x) {
     const santa_attention &a = x.a;
-    const int64_t group = a.q.shape[2] / a.k.shape[2], slots = knows_two_sets(a.k.shape[3]) ? 16 : 8,
+    const int64_t group = a.q.shape[2] / a.k.shape[2], slots = knows_two_sets(a.k.dtype, a.k.shape[3]) ? 16 : 8,
                   most = group < slots ? slots / group : 1;
     const bool pages = a.block_table && a.k.shape[1] % 8;
     const bool stream = !standin.launches.empty()
