@@ -4689,9 +4689,9 @@ template <typename K> __device__ __forceinline__ unsigned exponent_bits(const pa
 
 /* Several query rows in a pass do not all see the first and last keys: weights of 0 do not keep
    out what is not finite there. Of the 16 rows of V in slot such numbers become 0; bit m: row m
-   had some. sync: for all that read the slot, which look before it changes. */
-template <typename K, int C, typename Sync>
-__device__ __forceinline__ unsigned screen_rows(const params &p, uint4 *slot, Sync sync) {
+   had some. All WARPS that read the slot look before it changes, by sync, each its part. */
+template <typename K, int C, int WARPS, typename Sync>
+__device__ __forceinline__ unsigned screen_rows(const params &p, uint4 *slot, int part, Sync sync) {
     enum { LANES = 2 * ring<K, C>::LOADS };
     const unsigned ones = eight_bits<K> ? 0x01010101u : 0x00010001u, top = eight_bits<K> ? 7 : 15,
                    exponents = exponent_bits<K>(p) * ones, rest = (1u << top) * ones - exponents;
@@ -4708,7 +4708,7 @@ __device__ __forceinline__ unsigned screen_rows(const params &p, uint4 *slot, Sy
     if (!found) return 0;
     sync();
 #pragma unroll 1
-    for (int i = threadIdx.x & 31; i < 16 * LANES; i += 32) {
+    for (int i = 32 * part + (threadIdx.x & 31); i < 16 * LANES; i += 32 * WARPS) {
         const uint4 x = slot[i];
         slot[i] = make_uint4(x.x & ~bad(x.x), x.y & ~bad(x.y), x.z & ~bad(x.z), x.w & ~bad(x.w));
     }
@@ -4914,7 +4914,7 @@ k_dense(const __grid_constant__ params p) {
             unsigned found = 0;
             if (shares_rows
                 && (x.block * BLOCK < x.begin + p.rows - 1 || (x.block + 1) * BLOCK > x.end - (p.rows - 1)))
-                found = screen_rows<K, C>(p, rows, [&] {
+                found = screen_rows<K, C, PAIRS ? 2 : 1>(p, rows, half, [&] {
                     if (PAIRS) barrier_among(1 + warp, 64);
                     else __syncwarp();
                 });

@@ -1256,7 +1256,8 @@ static std::vector<part> parts_of(const problem &x, const params &p) {
    than one, and only if all heads of a group fit for each. */
 static int64_t rows_of_pass(const problem &x) {
     const santa_attention &a = x.a;
-    const int64_t group = a.q.shape[2] / a.k.shape[2], slots = knows_two_sets(a.k.dtype, a.k.shape[3]) ? 16 : 8,
+    const int64_t group = a.q.shape[2] / a.k.shape[2],
+                  slots = knows_two_sets(a.k.dtype, a.k.shape[3]) ? 16 : 8,
                   most = group < slots ? slots / group : 1;
     const bool pages = a.block_table && a.k.shape[1] % 8;
     const bool stream = !standin.launches.empty()
