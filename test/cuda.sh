@@ -12,12 +12,12 @@ FEW="--quick methods_and_stashes cpu/types gpu/errors cuda_errors saap_limits st
 EMULATED="--quick methods_and_stashes cpu/types head_dims groups paged extras nan_in_k graphs gpu/errors
           cuda_errors proxy_redo gpu_lists left_padding std_errors gpu_steps gpu_saap va_short_rows va_exact
           va_poison va_nan va_errors gpu_prefill scales_errors items_of_many_heads items_means
-          coded_budgets coded_buckets"
+          coded_budgets coded_buckets rows_nan"
 # Under sanitizers, where each takes five times as long.
 SANITIZED="--quick methods_and_stashes cpu/types head_dims groups paged extras nan_in_k graphs gpu/errors
            cuda_errors gpu_lists std_errors gpu_steps saap_limits saap_graphs va_exact va_poison va_nan va_errors
            prefill_dense sparse_like_cpu first_tokens scales_with_options scales_errors items_of_arrays many_heads
-           items_means coded_errors coded_budgets coded_buckets coded_copies"
+           items_means coded_errors coded_budgets coded_buckets coded_copies rows_nan rows_of_any_length"
 
 # Needs a C++17 compiler and nothing of CUDA. The library reads enums that a caller in C may have filled with
 # any int, which C++'s -fsanitize=enum takes amiss.
