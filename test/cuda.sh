@@ -117,8 +117,9 @@ kernels() {
     # shellcheck disable=SC2046,SC2086
     cell "kernels on an emulated GPU, ASan and UBSan" emulated g++ -O1 -g1 -fsanitize=address,undefined \
         -fno-sanitize=enum -fno-sanitize-recover=all -ftrivial-auto-var-init=pattern -- $SANITIZED $(today 3)
-    # shellcheck disable=SC2086
-    cell "kernels on an emulated sm_86, clang++" emulated_older clang++ -O1 -D__CUDA_ARCH__=800 -- $EMULATED every_kernel
+    # shellcheck disable=SC2046,SC2086
+    cell "kernels on an emulated sm_86, clang++" emulated_older clang++ -O1 -D__CUDA_ARCH__=800 -- $EMULATED \
+        every_kernel $(today 2)
     cell "programs on an emulated GPU" programs
     cell "launches on a stand-in runtime, clang++, ASan and UBSan" launches_with clang++ -O0 -g \
         -fsanitize=address,undefined -fno-sanitize=enum -fno-sanitize-recover=all
