@@ -104,10 +104,10 @@ launches_once() {
 # The longest ones first, so that no worker waits for another one at the end.
 kernels() {
     exec 3>&1                               # a cell's own output is shown when it fails
-    # In parts, so that two workers share them; a day's is not the one that ASan has.
+    # In parts, so that two workers share them.
     # shellcheck disable=SC2046
-    if [ -n "$(today 3)" ]; then
-        cell "kernels on an emulated GPU, a third of all tests" emulated g++ -O1 -- --quick $(today 3 1)
+    if [ -n "$(today 6)" ]; then
+        cell "kernels on an emulated GPU, a sixth of all tests" emulated g++ -O1 -- --quick $(today 6 1)
     else
         for part in 3 1 2; do
             cell "kernels on an emulated GPU, all tests, part $part of 3" emulated g++ -O1 -- --quick --part $part/3
