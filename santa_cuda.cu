@@ -4613,15 +4613,14 @@ __device__ __forceinline__ void row_dots(const params &p, const query<K, C, fals
     float sums[4 * SETS] = {};
     with_numbers<K>(p, [&](auto type) {
 #pragma unroll
-        for (int k = 0; k < LANES / 4; k++) {
+        for (int k = 0; k < LANES / 4; k++)
             sets_dots<decltype(type)>(q, from[at ^ 4 * k], from[8 * LANES + (at ^ 4 * k)], k, sums);
-        }
     });
 #pragma unroll
     for (int i = 0; i < 4 * SETS; i++) y[i / 4][i & 1][i % 4 / 2] = sums[i];
 }
 
-/* Adds to tile i of 16 columns, of 8 bits to two, what load_transposed has brought of V times
+/* Adds to one tile of 16 columns, of 8 bits to two, what load_transposed has brought of V times
    weights in two numbers of 16 bits. */
 template <typename T, typename K, int TILES, int SETS>
 __device__ __forceinline__ void add_columns(const unsigned (&v)[4], const unsigned (&hi)[SETS][2],
@@ -4762,7 +4761,7 @@ template <typename K, int C, bool PAGED, dense_way WAY>
 __global__ void __launch_bounds__(dense_memory<K, C, WAY>::WARPS * 32, dense_memory<K, C, WAY>::CTAS)
 k_dense(const __grid_constant__ params p) {
     typedef dense_memory<K, C, WAY> memory;
-    enum { JOINS = WAY == JOINS_SPLITS, BOTH = WAY == BOTH_SLICES || WAY == SHARES_ROWS };
+    enum { JOINS = WAY == JOINS_SPLITS, BOTH = memory::BOTH };
     enum { TILES = memory::TILES, COLUMNS = memory::COLUMNS, RINGS = memory::RINGS };
     enum { PAIRS = memory::PAIRS, SETS = memory::SETS };
     enum { LOADS = ring<K, C>::LOADS, STEPS = memory::STEPS };
@@ -4936,7 +4935,7 @@ k_dense(const __grid_constant__ params p) {
                 const int column = 16 * i + (eight_bits<K> ? 2 * r + k / 2 : r + 8 * (k / 2));
                 if (SCALES && p.v_scales.data)
                     acc[n][i][k] *= __uint_as_float((unsigned)(127 + unit[n][k & 1]) << 23);
-                if (2 * c + (k & 1) < (n ? heads_of(n) : heads))
+                if (2 * c + (k & 1) < heads_of(n))
                     merge[n * RINGS + warp].head[2 * c + (k & 1)][column] = acc[n][i][k];
             }
 #pragma unroll
@@ -17988,18 +17987,23 @@ i64 splits_up_to(const santa_problem *problem, i64 most, bool exactly, int small
 /* Whether k_scores has an instance with two sets of slots; of 8 bits k_dense, too. */
 bool has_two_sets(int k_type, i64 d) { return d <= 128 && (d > 64 || k_type != SANTA_E4M3); }
 
+/* Query rows whose heads fit in so many slots. */
+i64 rows_in(i64 slots, const geometry &g) {
+    const i64 rows = g.group < slots ? slots / g.group : 1;
+    return rows < g.q_len ? rows : g.q_len;
+}
+
 /* Query rows that k_dense may have in a pass over K and V, where it has an instance for two
    sets of slots: with scores that are products alone, if K, V and q suit it. */
 i64 rows_of_dense(const santa_problem &problem, const geometry &g) {
     const santa_attention &a = problem.a;
-    const i64 d = g.d > g.dv ? g.d : g.dv, slots = 2 * PASS_HEADS;
+    const i64 d = g.d > g.dv ? g.d : g.dv;
     const bool has = is_eight(a.k.dtype) ? has_two_sets(a.k.dtype, d)
                                          : a.k.dtype == SANTA_F16 || a.k.dtype == SANTA_BF16;
     if (!has || is_scaled(&a) || d > 256 || a.v.dtype != a.k.dtype || g.q_parts || a.first_tokens
         || a.soft_cap > 0.0f || a.alibi_slopes || a.std_error || problem.o.dense_below > 0)
         return 1;
-    const i64 rows = g.group < slots ? slots / g.group : 1;
-    return rows < g.q_len ? rows : g.q_len;
+    return rows_in(2 * PASS_HEADS, g);
 }
 
 santa_status measure_dense(const santa_problem *problem, i64 most, bool exactly, geometry *g) {
@@ -18644,8 +18648,7 @@ void measure_pass(const santa_problem *problem, geometry *g) {
     /* eight-bit keys scale the q of a pass together: more rows would be other bits */
     const bool shared = problem->a.k.dtype == SANTA_F16 || problem->a.k.dtype == SANTA_BF16;
     const i64 slots = has_two_sets(problem->a.k.dtype, g->d) ? 2 * PASS_HEADS : PASS_HEADS;
-    g->rows = shared && g->group < slots ? slots / g->group : 1;
-    if (g->rows > problem->q_len) g->rows = problem->q_len;
+    g->rows = shared ? rows_in(slots, *g) : 1;
     g->work = g->batch * g->kv_heads * g->slices * g->blocks;
     g->scores = { ceil_div(g->work, SCORE_WARPS), 1, 1 };
 }

@@ -394,6 +394,13 @@ static bool suits_blocks(const santa_attention &a) { return suits_score_blocks(a
 
 /* Head_dims with two sets of slots in k_scores. */
 static bool knows_two_sets(int type, int64_t d) { return d <= 128 && (d > 64 || type != SANTA_E4M3); }
+/* Query rows whose heads fit in their slots. */
+static int64_t rows_in_slots(const santa_attention &a) {
+    const int64_t group = a.q.shape[2] / a.k.shape[2],
+                  slots = knows_two_sets(a.k.dtype, a.k.shape[3]) ? 16 : 8;
+    const int64_t rows = group < slots ? slots / group : 1;
+    return rows < a.q.shape[1] ? rows : a.q.shape[1];
+}
 
 /* Digits of q and their places for either kernel of blocks. */
 static void check_digits(const params &p, const std::string &name) {
@@ -1164,14 +1171,12 @@ static void check_prefill(const problem &x, const char *workspace, uint64_t byte
     if (sparse && o.mask_out) want.push_back("k_mask");
     want.push_back("k_prefill");
     /* rows that share a pass of k_scores */
-    const int64_t group = heads / kv_heads, q_len = x.a.q.shape[1];
+    const int64_t q_len = x.a.q.shape[1];
     const bool pages = x.a.block_table && x.a.k.shape[1] % 8,
                eights = is_eight(x.a.k.dtype),
                plain = x.a.soft_cap > 0.0f || x.a.alibi_slopes || (eights && x.a.k.shape[3] % 16),
                one = plain || pages || eights;
-    const int64_t slots = knows_two_sets(x.a.k.dtype, x.a.k.shape[3]) ? 16 : 8,
-                  share = group < slots ? slots / group : 1,
-                  pass = one ? 1 : q_len < share ? q_len : share;
+    const int64_t pass = one ? 1 : rows_in_slots(x.a);
     for (int64_t row = 0; sparse && o.row_mass && row < q_len; row++) {
         if (row % pass == 0) want.push_back("k_scores");
         want.push_back("k_row_mass");
@@ -1256,15 +1261,12 @@ static std::vector<part> parts_of(const problem &x, const params &p) {
    than one, and only if all heads of a group fit for each. */
 static int64_t rows_of_pass(const problem &x) {
     const santa_attention &a = x.a;
-    const int64_t group = a.q.shape[2] / a.k.shape[2],
-                  slots = knows_two_sets(a.k.dtype, a.k.shape[3]) ? 16 : 8,
-                  most = group < slots ? slots / group : 1;
     const bool pages = a.block_table && a.k.shape[1] % 8;
     const bool stream = !standin.launches.empty()
                         && name_of(standin.launches[0]).compare(0, 9, "k_scores<") == 0;
     if (!stream || pages || is_eight(a.k.dtype) || query_parts(a) || a.soft_cap > 0.0f || a.alibi_slopes)
         return 1;
-    return most < a.q.shape[1] ? most : a.q.shape[1];
+    return rows_in_slots(a);
 }
 
 /* vAttention: for each query row the scores, if heavy tokens are taken by them, then six

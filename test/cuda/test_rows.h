@@ -100,7 +100,7 @@ static void rows_nan(void) {
                     }
 }
 
-/* Stats are those of the CPU; a graph and another run give the same bits. */
+/* Stats are those of the CPU; another run gives the same bits. */
 static void rows_stats(void) {
     NEED_DEVICE();
     for (int64_t q_len : {3, 4, 5, 9})
