@@ -1992,8 +1992,14 @@ template <typename T> __device__ __forceinline__ unsigned pair_of_bytes(unsigned
    LO: q in two parts, for a q that is not exact in K's type. */
 template <typename K, int C, bool LO> struct query {
     unsigned hi[2 * C][2], lo[LO ? 2 * C : 1][2];
-    float unscale;                                  /* e4m3: q is near 1 when it is rounded to f16 */
+    float unscale;                                  /* of slot r, see power_for_f16 */
 };
+/* Of slots 2c and 2c + 1, from the lanes of these. */
+template <typename K> __device__ __forceinline__ float2 unscales(float own) {
+    if (!eight_bits<K>) return make_float2(own, own);
+    const int from = 8 * (threadIdx.x & 3);
+    return make_float2(__shfl_sync(FULL, own, from), __shfl_sync(FULL, own, from + 4));
+}
 
 /* A pass of k_scores has several query rows, p.rows, if a group's heads for each of them fit in
    its slots: slot n is head n % group of row n / group. Otherwise slot n is head n of a slice.
@@ -2050,11 +2056,10 @@ __device__ __forceinline__ unsigned largest_exponent(unsigned most, unsigned x) 
     return max(most, 2u * x + (1u << 24));
 }
 /* What q is multiplied with to be f16 in one part or two: a power of two, exact to 2^-39 of the
-   largest finite number; one for all heads of a warp: unscale undoes it after the mma. From
-   2^-112 on both powers are floats. */
+   largest finite number; unscale undoes it after the mma. From 2^-112 on both powers are
+   floats. */
 __device__ __forceinline__ float power_for_f16(unsigned most, float &unscale) {
-    most = __reduce_max_sync(FULL, max(most, 16u << 24));
-    const unsigned above = (most >> 24) - 142u;     /* all are below 2^(above + 15) */
+    const unsigned above = (max(most, 16u << 24) >> 24) - 142u;      /* all are below 2^(above + 15) */
     unscale = __uint_as_float((127u + above) << 23);
     return __uint_as_float((127u - above) << 23);
 }
@@ -2103,6 +2108,9 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
         unsigned most = 0;
 #pragma unroll
         for (int i = 0; i < 8 * C; i++) most = largest_exponent(most, __float_as_uint(x[i / 8][i % 8]));
+        /* each slot by itself, so that its bits do not depend on others */
+        most = max(most, __shfl_xor_sync(FULL, most, 1));
+        most = max(most, __shfl_xor_sync(FULL, most, 2));
         up = power_for_f16(most, q.unscale);
     }
     with_type<K>(p, [&](auto type) {
@@ -2147,7 +2155,7 @@ __device__ __forceinline__ void load_query_by_piece(const params &p, int b, int 
             }
             most = largest_exponent(largest_exponent(most, x[0]), x[1]);
         }
-        up = power_for_f16(most, q.unscale);
+        up = power_for_f16(__reduce_max_sync(FULL, most), q.unscale);
     }
 #pragma unroll
     for (int i = 0; i < 4 * C; i++) q.hi[i / 2][i % 2] = q.lo[i / 2][i % 2] = 0;
@@ -2314,10 +2322,13 @@ __device__ __forceinline__ float quick_cap(float x, float cap, float per_cap) {
     return cap * copysignf(a < 0.3f ? fmaf(a * z, series, a) : __fdividef(1.0f - e, 1.0f + e), y);
 }
 
+/* Of a q that is as it was; see query::unscale. */
+__device__ __forceinline__ float2 unscaled() { return make_float2(1.0f, 1.0f); }
+
 /* With p.special, of heads 2 c + e and keys key + h: the sum of q's parts, soft cap and ALiBi.
    Where a part has fewer slots than 8, heads are there again in the others. A key before
    `begin` or behind `last` is the nearest one there, as its row is. */
-__device__ __forceinline__ void finish_products(const params &p, float unscale, int head, int heads,
+__device__ __forceinline__ void finish_products(const params &p, float2 unscale, int head, int heads,
                                                 int key, int position, float y[2][2],
                                                 int begin = INT32_MIN, int last = INT32_MAX) {
     const int c = threadIdx.x & 3;
@@ -2339,7 +2350,7 @@ __device__ __forceinline__ void finish_products(const params &p, float unscale, 
 #pragma unroll 1
     for (int i = 0; i < 4; i++) {                   /* one piece of code for all: they take turns */
         const int own = (2 * c + i / 2) & ((1 << p.part_shift) - 1);
-        float x = y[0][0] * (p.scale * unscale);
+        float x = y[0][0] * (p.scale * (i / 2 ? unscale.y : unscale.x));
         if (p.soft_cap > 0.0f) x = quick_cap(x, p.soft_cap, p.quick_per_cap);
         if (p.slopes) {
             const int at = min(max(key + i % 2, begin), last);
@@ -2353,11 +2364,11 @@ __device__ __forceinline__ void finish_products(const params &p, float unscale, 
 }
 
 /* Where finish_products has not had it. Not told by block_scale: a scale may be 1. */
-__device__ __forceinline__ float rest_of_scale(const params &p, float unscale) {
-    return p.soft_cap > 0.0f || p.slopes ? 1.0f : unscale;
+__device__ __forceinline__ float2 rest_of_scale(const params &p, float2 unscale) {
+    return p.soft_cap > 0.0f || p.slopes ? make_float2(1.0f, 1.0f) : unscale;
 }
 /* The same of a lane's 8 keys, which move down. */
-__device__ __forceinline__ void finish_block(const params &p, float unscale, int head, int heads, int block,
+__device__ __forceinline__ void finish_block(const params &p, float2 unscale, int head, int heads, int block,
                                              int position, float s[2][8]) {
     if (__builtin_expect(!p.special, 1)) return;
 #pragma unroll 1
@@ -2378,15 +2389,16 @@ __device__ __forceinline__ void finish_block(const params &p, float unscale, int
 /* Scale, extras and mask, in base 2 (s * log2 e); returns the block's maximum per head over the
    warp's 64 keys. */
 template <bool EXTRA>
-__device__ __forceinline__ void block_finish(const params &p, float unscale, int head, int heads, int block,
+__device__ __forceinline__ void block_finish(const params &p, float2 unscale, int head, int heads, int block,
                                              int begin, int end, int position, bool bad, float s[2][8],
                                              float m[2], int first_slot = 0) {
     const int lane = threadIdx.x & 31, first = block * BLOCK + 8 * (lane >> 2), c = lane & 3;
     const int margin = p.rows - 1;                  /* the rows' ranges differ by so much at most */
     const bool whole = block * BLOCK >= begin + margin && (block + 1) * BLOCK <= end - margin;
-    const float scale = EXTRA ? p.scale * unscale : p.block_scale * unscale * LOG2E;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
+        const float own = e ? unscale.y : unscale.x,
+                    scale = EXTRA ? p.scale * own : p.block_scale * own * LOG2E;
         float slope = EXTRA && p.slopes && 2 * c + e < heads ? p.slopes[head + 2 * c + e] : 0.0f;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
@@ -2622,7 +2634,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_first_scores(const __grid_
             if (begin >= end || from >= end || to <= begin) continue;
             const bool bad = number_dots(p, rows, b, kv, block, begin, end, x);
             scale_keys(p, b, kv, block, begin, end, x);
-            block_finish<true>(p, 1.0f, head, heads, block, begin, end, r.position, bad, x, top);
+            block_finish<true>(p, unscaled(), head, heads, block, begin, end, r.position, bad, x, top);
 #pragma unroll
             for (int e = 0; e < 2; e++) {
 #pragma unroll
@@ -3085,7 +3097,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32, 2) k_scores_plain(const __gr
         bad &= ~bit;
         bit ^= 3;
         scale_keys(p, x.b, x.kv, x.block, x.begin, x.end, s);
-        block_finish<true>(p, 1.0f, head, heads, x.block, x.begin, x.end, x.position,
+        block_finish<true>(p, unscaled(), head, heads, x.block, x.begin, x.end, x.position,
                            (which >> (lane >> 2) & 0x101u) != 0, s, m);
         write_block(p, x.b, x.kv, x.slice, x.block, heads,
                     p.stash_type == SANTA_STASH_U8 ? row_key<1>(p, x.b) : 0, s, m);
@@ -3291,11 +3303,12 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
             if (x.b != q_b && p.stash_type == SANTA_STASH_U8) key = row_key<1>(p, x.b);
             q_b = x.b; q_kv = x.kv; q_slice = x.slice;
         }
-        float s[SETS][2][8], m[2], unscale = q[0].unscale;
+        float s[SETS][2][8], m[2];
         stream_dots<C == 8 ? 1 : 4>(p, q, mine, slot, advance, s);
 #pragma unroll 1
         for (int n = 0; n < SETS; n++) {            /* they take turns as s[0] */
             const int head = head_of(n), heads = heads_of(n);
+            const float2 unscale = unscales<K>(n ? q[SETS - 1].unscale : q[0].unscale);
             if (PAGED) scale_keys(p, x.b, x.kv, x.block, x.begin, x.end, s[0]);
             finish_block(p, unscale, head, heads, x.block, x.position, s[0]);
             block_finish<false>(p, rest_of_scale(p, unscale), head, heads, x.block, x.begin, x.end,
@@ -3303,7 +3316,6 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
             write_block(p, x.b, x.kv, slice_of(n), x.block, heads, key, s[0], m, first_slot(n));
 #pragma unroll
             for (int i = 0; i < 16; i++) s[0][i / 8][i % 8] = s[SETS - 1][i / 8][i % 8];
-            unscale = q[SETS - 1].unscale;
         }
         x.w += SCORE_WARPS;
         settle(p, end, x);
@@ -4458,7 +4470,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32, 2) k_dense_plain(const __gri
             float m[2];
             bad = false;
             scale_keys(p, b, kv, x.block, x.begin, x.end, s);
-            block_finish<true>(p, 1.0f, head, heads, x.block, x.begin, x.end, x.position,
+            block_finish<true>(p, unscaled(), head, heads, x.block, x.begin, x.end, x.position,
                                (which >> (lane >> 2) & 0x101u) != 0, s, m);
             online_softmax(s, m, top, den, shared->weight[warp], shared->factor[warp], acc);
             if (p.v_scales.data) {
@@ -4883,7 +4895,7 @@ k_dense(const __grid_constant__ params p) {
 #pragma unroll
                 for (int n = 0; n < SETS; n++) {    /* s has a warp's scores in its sharers' places, too */
                     if (__builtin_expect(p.special, 0))
-                        finish_products(p, q[n].unscale, head_of(n), heads_of(n),
+                        finish_products(p, unscales<K>(q[n].unscale), head_of(n), heads_of(n),
                                         x.block * BLOCK + 8 * r + 2 * i, x.position, y[n], x.begin,
                                         x.end - 1);
 #pragma unroll
@@ -4895,7 +4907,7 @@ k_dense(const __grid_constant__ params p) {
                 if (i < lead + more) continue;
 #pragma unroll
                 for (int n = 0; n < SETS; n++) {
-                    block_finish<false>(p, rest_of_scale(p, q[n].unscale), head_of(n), heads_of(n), x.block,
+                    block_finish<false>(p, rest_of_scale(p, unscales<K>(q[n].unscale)), head_of(n), heads_of(n), x.block,
                                         x.begin, x.end, x.position, bad_pages<PAGED>(p, x), s[n], m,
                                         first_slot(n));
                     float keep[2];
@@ -5146,7 +5158,7 @@ __device__ __forceinline__ void step_of_block(const params &p, const block_digit
     const int r = (threadIdx.x & 31) >> 2;
     float y[2][2];
     block_dots(p, q, slot, y);
-    finish_products(p, 1.0f, head, heads, x.block * BLOCK + 8 * r + 2 * i, x.position, y);
+    finish_products(p, unscaled(), head, heads, x.block * BLOCK + 8 * r + 2 * i, x.position, y);
 #pragma unroll
     for (int k = 0; k < 8; k++)
 #pragma unroll
@@ -5273,7 +5285,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores_blocks(const __g
         if (++slot == STEPS) slot = 0;
         step_of_block(p, q, rows, x, head, heads, i, s);
         if (i < 3) continue;
-        block_finish<false>(p, 1.0f, head, heads, x.block, x.begin, x.end, x.position, bad_rows(p, x),
+        block_finish<false>(p, unscaled(), head, heads, x.block, x.begin, x.end, x.position, bad_rows(p, x),
                             s, m);
         write_block(p, x.b, x.kv, x.slice, x.block, heads, key, s, m);
         x.w += SCORE_WARPS;
@@ -5340,7 +5352,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_dense_blocks(const __gr
         if (i < 4) {
             step_of_block(p, shared.q, rows, x, head, heads, i, s);
             if (i < 3) continue;
-            block_finish<false>(p, 1.0f, head, heads, x.block, x.begin, x.end, x.position, bad_rows(p, x),
+            block_finish<false>(p, unscaled(), head, heads, x.block, x.begin, x.end, x.position, bad_rows(p, x),
                                 s, m);
             float keep[2];
             weigh_block(s, m, 0.0f, 15, top, den, keep);
@@ -12720,7 +12732,9 @@ k_list(const __grid_constant__ params p) {
     va_row row = {};
     const int k_bytes = p.d * (int)sizeof(K), v_bytes = p.dv * (int)sizeof(K);
     const bool extra = p.soft_cap > 0.0f || p.slopes;
-    const float scale = p.scale * q.unscale * (extra ? 1.0f : LOG2E);
+    const float2 unscale = unscales<K>(q.unscale);
+    const float scale[2] = { p.scale * unscale.x * (extra ? 1.0f : LOG2E),
+                             p.scale * unscale.y * (extra ? 1.0f : LOG2E) };
     const uint4 *const k_rows = s.k + 16 * LANES * warp + lane;
     const unsigned k_to = (unsigned)__cvta_generic_to_shared(k_rows),
                    v_to = (unsigned)__cvta_generic_to_shared(s.v + (16 * warp + r) * LANES);
@@ -12787,7 +12801,7 @@ k_list(const __grid_constant__ params p) {
                 }
             });
 #pragma unroll
-            for (int i = 0; i < 4; i++) y[i] = (y[i] + z[i]) * scale;
+            for (int i = 0; i < 4; i++) y[i] = (y[i] + z[i]) * scale[i & 1];
             finish_listed(p, own, x.position, head, heads, extra, y);
         }
         /* what this lane copied is used up */
@@ -18645,9 +18659,9 @@ cudaError_t count_listed(const call &c) {
 /* Scores of as many query rows as share a pass over K. */
 void measure_pass(const santa_problem *problem, geometry *g) {
     g->slices = ceil_div(g->group, slice_heads_of(*g));
-    /* eight-bit keys scale the q of a pass together: more rows would be other bits */
-    const bool shared = problem->a.k.dtype == SANTA_F16 || problem->a.k.dtype == SANTA_BF16;
-    const i64 slots = has_two_sets(problem->a.k.dtype, g->d) ? 2 * PASS_HEADS : PASS_HEADS;
+    const santa_dtype type = problem->a.k.dtype;
+    const bool shared = type == SANTA_F16 || type == SANTA_BF16 || is_eight(type);
+    const i64 slots = has_two_sets(type, g->d) ? 2 * PASS_HEADS : PASS_HEADS;
     g->rows = shared ? rows_in(slots, *g) : 1;
     g->work = g->batch * g->kv_heads * g->slices * g->blocks;
     g->scores = { ceil_div(g->work, SCORE_WARPS), 1, 1 };

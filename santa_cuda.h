@@ -48,9 +48,11 @@
                        4, from 128 on, groups of up to 8 heads. A q that k's type cannot hold
                        comes in parts: f32 in two of f16 or bf16 (16 bits; with groups of up to
                        two heads three, 24), which fill slots that groups of up to 4 heads leave
-                       empty. With k of f16 or 8 bits a q of another type is rounded to about
-                       2^-38 of the largest finite number that up to 8 heads of its group have:
-                       heads whose q differ by 1e9 and more do not go together. Larger groups
+                       empty. A q of another type beside k of f16, and of f32 beside k of 8
+                       bits, is rounded to about 2^-38 of the largest finite number that up to 8
+                       heads of its group have: heads whose q differ by 1e9 and more do not go
+                       together. Beside k of 8 bits a q of 16 bits is rounded so by itself, each
+                       head. Larger groups
                        take longer: of 8 heads, head_dim 128, dense 1.1 times reading k and v
                        once, prop 1.2 times reading k, with a q in parts 1.5; of 16 more. q8_0
                        and q4_0, either in k or v: dense takes 1.9 and 3.2 times as long as
@@ -110,8 +112,9 @@
    STASH               Between its two kernels prop keeps exp(score - max of 64 keys) per key
                        and query head in the workspace: 32 bits, or 16 or 8 with options.stash,
                        for a smaller workspace at about the same speed. See the stash section of
-                       santa.h. With q_len > 1 and K of 16 bits it has room for up to 8 / group
-                       rows, of head_dim up to 128 for 16 / group, which share a pass over K.
+                       santa.h. With q_len > 1 and K of 16 or 8 bits it has room for up to 8 /
+                       group rows, of head_dim up to 128 (of e4m3 above 64, too) for 16 / group,
+                       which share a pass over K.
    FIRST TOKENS        first_tokens beside a window work with the methods that the CPU has them
                        with, not with key_list and dense_below. Dense runs as a list of keys,
                        query rows one after the other, prefill, too; elsewhere it is a kernel

@@ -1175,7 +1175,7 @@ static void check_prefill(const problem &x, const char *workspace, uint64_t byte
     const bool pages = x.a.block_table && x.a.k.shape[1] % 8,
                eights = is_eight(x.a.k.dtype),
                plain = x.a.soft_cap > 0.0f || x.a.alibi_slopes || (eights && x.a.k.shape[3] % 16),
-               one = plain || pages || eights;
+               one = plain || pages;
     const int64_t pass = one ? 1 : rows_in_slots(x.a);
     for (int64_t row = 0; sparse && o.row_mass && row < q_len; row++) {
         if (row % pass == 0) want.push_back("k_scores");
@@ -1264,7 +1264,7 @@ static int64_t rows_of_pass(const problem &x) {
     const bool pages = a.block_table && a.k.shape[1] % 8;
     const bool stream = !standin.launches.empty()
                         && name_of(standin.launches[0]).compare(0, 9, "k_scores<") == 0;
-    if (!stream || pages || is_eight(a.k.dtype) || query_parts(a) || a.soft_cap > 0.0f || a.alibi_slopes)
+    if (!stream || pages || query_parts(a) || a.soft_cap > 0.0f || a.alibi_slopes)
         return 1;
     return rows_in_slots(a);
 }

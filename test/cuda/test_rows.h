@@ -3,7 +3,7 @@
 
 static ref_spec rows_spec(int64_t group, int64_t q_len, int64_t len, int64_t d, santa_dtype type) {
     ref_spec s = spec16(2 * group, 2, len, d, type);
-    if (type == SANTA_E4M3) s.q_type = SANTA_BF16;
+    if (type == SANTA_E4M3 || type == SANTA_E5M2) s.q_type = SANTA_BF16;
     s.q_len  = q_len;
     s.causal = 1;
     return s;
@@ -15,7 +15,7 @@ static void rows_match_cpu(void) {
     static const int64_t groups[] = {4, 1, 8, 3, 6, 16};
     int number = 0;
     totals t = {0, 0, 0};
-    for (santa_dtype type : {SANTA_BF16, SANTA_F16, SANTA_E4M3})
+    for (santa_dtype type : {SANTA_BF16, SANTA_F16, SANTA_E4M3, SANTA_E5M2})
         for (int64_t d : {128, 96, 256, 64})
             for (int64_t group : groups)
                 for (int64_t q_len : {2, 4, 7, 19}) {
@@ -100,6 +100,36 @@ static void rows_nan(void) {
                     }
 }
 
+/* A row whose q is 2^34 times as large changes no other row by a bit. */
+static void rows_apart(void) {
+    NEED_DEVICE();
+    int number = 0;
+    for (santa_dtype type : {SANTA_E4M3, SANTA_E5M2, SANTA_BF16})
+        for (int64_t d : {128, 64, 256})
+            for (int64_t group : {4, 1, 3, 8}) {
+                if (number++ % (on_emulator ? 5 : 1)) continue;
+                ref_spec s = rows_spec(group, 5, 200, d, type);
+                s.q_type    = SANTA_BF16;
+                s.page_size = number % 3 ? 0 : 16;
+                problem p(s), other(s);
+                for (int64_t h = 0; h < s.heads; h++)
+                    for (int64_t f = 0; f < d; f++)
+                        ref_set(&other.a.q, 0, 1, h, f, 17179869184.0 * ref_get(&p.a.q, 0, 1, h, f));
+                for (santa_method m : {SANTA_PROP, SANTA_DENSE, SANTA_PPS, SANTA_TOP_K}) {
+                    result x, y;
+                    const santa_options o = options(m, m == SANTA_DENSE ? 0 : 40);
+                    if (!run_on_gpu(p, o, &x) || !run_on_gpu(other, o, &y)) return;
+                    int64_t changed = 0;
+                    for (int64_t row = 0; row < s.q_len; row++)
+                        for (int64_t h = 0; h < s.heads; h++)
+                            changed += y.same_row(0, row, h, x, 0) == (row == 1);
+                    CHECK_MSG(changed == 0, "%s, type %d, head_dim %lld, groups of %lld: %lld heads",
+                              santa_method_name(m), (int)type, (long long)d, (long long)group,
+                              (long long)changed);
+                }
+            }
+}
+
 /* Stats are those of the CPU; another run gives the same bits. */
 static void rows_stats(void) {
     NEED_DEVICE();
@@ -123,5 +153,6 @@ static void rows_stats(void) {
 static const test_case row_cases[] = {{"rows_match_cpu", rows_match_cpu},
                                       {"rows_of_any_length", rows_of_any_length},
                                       {"rows_nan", rows_nan},
+                                      {"rows_apart", rows_apart},
                                       {"rows_stats", rows_stats},
                                       {0, 0}};
