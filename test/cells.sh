@@ -113,6 +113,11 @@ today() {
     if [ "${DAILY:-0}" = 1 ]; then echo "--part $((($(date +%s) / 86400 + ${2:-0}) % $1 + 1))/$1"; fi
 }
 
+# nvcc's option to compile fast, whatever the code's speed; an older one has no better than -G.
+in_a_hurry() {
+    if nvcc --help | grep -q Ofast-compile; then echo --Ofast-compile=max; else echo -G; fi
+}
+
 count() {
     cat "$work"/*/result 2>/dev/null | grep -c "^$1\$"
 }

@@ -251,8 +251,8 @@ cmake_openmp() {
 # CUDA is told.
 cmake_cuda() {
     need cmake nvcc
-    (cmake_project package 1 -DSANTA_WITH_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=90 -DCMAKE_CUDA_FLAGS=-G) ||
-    return 1
+    (cmake_project package 1 -DSANTA_WITH_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=90 \
+        "-DCMAKE_CUDA_FLAGS=$(in_a_hurry)") || return 1
     for asked in -DSANTA_INSTALL=ON -DCMAKE_CUDA_ARCHITECTURES=75; do
         rm -rf "$dir/default"
         cmake -S examples/packaging -B "$dir/default" -DSANTA_WITH_CUDA=ON "$asked" || return 1
