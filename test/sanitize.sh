@@ -66,17 +66,17 @@ memcheck() {
 
 # What the other compiler's code may do to memory: gcc's build runs all suites.
 clang_memory() {
-    # shellcheck disable=SC2086
-    sanitized clang "$MEMORY" --quick $SLOWEST_MACHINE memory/ fuzz/ model/
+    # shellcheck disable=SC2046,SC2086
+    sanitized clang "$MEMORY" --quick $SLOWEST_MACHINE memory/ fuzz/ model/ $(today 2)
 }
 
 list() {
     # shellcheck disable=SC2046
     cell "gcc, ASan and UBSan, every instruction set" every_isa gcc "$MEMORY" --quick $(today 3)
     cell "clang, ASan and UBSan"   clang_memory
-    # shellcheck disable=SC2086
+    # shellcheck disable=SC2046,SC2086
     cell "clang, MSan"             sanitized clang "-fsanitize=memory -fsanitize-memory-track-origins" --quick \
-        $SLOWEST_MACHINE memory/ fuzz/ sampling/ vattention/ bernoulli/ ranks/ lists/ sparse/ prefill/
+        $SLOWEST_MACHINE memory/ fuzz/ sampling/ vattention/ bernoulli/ ranks/ lists/ sparse/ prefill/ $(today 2 1)
     cell "valgrind"                memcheck
     cell "gcc, TSan"               threads gcc
     cell "clang, TSan"             threads clang
