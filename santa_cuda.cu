@@ -1992,7 +1992,7 @@ template <typename T> __device__ __forceinline__ unsigned pair_of_bytes(unsigned
    LO: q in two parts, for a q that is not exact in K's type. */
 template <typename K, int C, bool LO> struct query {
     unsigned hi[2 * C][2], lo[LO ? 2 * C : 1][2];
-    float unscale;                                  /* of slot r, see power_for_f16 */
+    float unscale;                                  /* K of 8 bits: of slot r, see power_for_f16 */
 };
 /* Of slots 2c and 2c + 1, from the lanes of these. */
 template <typename K> __device__ __forceinline__ float2 unscales(float own) {
@@ -2322,7 +2322,7 @@ __device__ __forceinline__ float quick_cap(float x, float cap, float per_cap) {
     return cap * copysignf(a < 0.3f ? fmaf(a * z, series, a) : __fdividef(1.0f - e, 1.0f + e), y);
 }
 
-/* Of a q that is as it was; see query::unscale. */
+/* Of a q that has not been multiplied. */
 __device__ __forceinline__ float2 unscaled() { return make_float2(1.0f, 1.0f); }
 
 /* With p.special, of heads 2 c + e and keys key + h: the sum of q's parts, soft cap and ALiBi.
@@ -2368,8 +2368,8 @@ __device__ __forceinline__ float2 rest_of_scale(const params &p, float2 unscale)
     return p.soft_cap > 0.0f || p.slopes ? make_float2(1.0f, 1.0f) : unscale;
 }
 /* The same of a lane's 8 keys, which move down. */
-__device__ __forceinline__ void finish_block(const params &p, float2 unscale, int head, int heads, int block,
-                                             int position, float s[2][8]) {
+__device__ __forceinline__ void finish_block(const params &p, float2 unscale, int head, int heads,
+                                             int block, int position, float s[2][8]) {
     if (__builtin_expect(!p.special, 1)) return;
 #pragma unroll 1
     for (int i = 0; i < 4; i++) {
@@ -2389,9 +2389,9 @@ __device__ __forceinline__ void finish_block(const params &p, float2 unscale, in
 /* Scale, extras and mask, in base 2 (s * log2 e); returns the block's maximum per head over the
    warp's 64 keys. */
 template <bool EXTRA>
-__device__ __forceinline__ void block_finish(const params &p, float2 unscale, int head, int heads, int block,
-                                             int begin, int end, int position, bool bad, float s[2][8],
-                                             float m[2], int first_slot = 0) {
+__device__ __forceinline__ void block_finish(const params &p, float2 unscale, int head, int heads,
+                                             int block, int begin, int end, int position, bool bad,
+                                             float s[2][8], float m[2], int first_slot = 0) {
     const int lane = threadIdx.x & 31, first = block * BLOCK + 8 * (lane >> 2), c = lane & 3;
     const int margin = p.rows - 1;                  /* the rows' ranges differ by so much at most */
     const bool whole = block * BLOCK >= begin + margin && (block + 1) * BLOCK <= end - margin;
@@ -4907,9 +4907,9 @@ k_dense(const __grid_constant__ params p) {
                 if (i < lead + more) continue;
 #pragma unroll
                 for (int n = 0; n < SETS; n++) {
-                    block_finish<false>(p, rest_of_scale(p, unscales<K>(q[n].unscale)), head_of(n), heads_of(n), x.block,
-                                        x.begin, x.end, x.position, bad_pages<PAGED>(p, x), s[n], m,
-                                        first_slot(n));
+                    block_finish<false>(p, rest_of_scale(p, unscales<K>(q[n].unscale)), head_of(n),
+                                        heads_of(n), x.block, x.begin, x.end, x.position,
+                                        bad_pages<PAGED>(p, x), s[n], m, first_slot(n));
                     float keep[2];
                     weigh_block(s[n], m, weight_bits<K>(p), ((2u << more) - 1) << lead, top[n], den[n],
                                 keep);
@@ -5285,8 +5285,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores_blocks(const __g
         if (++slot == STEPS) slot = 0;
         step_of_block(p, q, rows, x, head, heads, i, s);
         if (i < 3) continue;
-        block_finish<false>(p, unscaled(), head, heads, x.block, x.begin, x.end, x.position, bad_rows(p, x),
-                            s, m);
+        block_finish<false>(p, unscaled(), head, heads, x.block, x.begin, x.end, x.position,
+                            bad_rows(p, x), s, m);
         write_block(p, x.b, x.kv, x.slice, x.block, heads, key, s, m);
         x.w += SCORE_WARPS;
         settle(p, end, x);
@@ -5352,8 +5352,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_dense_blocks(const __gr
         if (i < 4) {
             step_of_block(p, shared.q, rows, x, head, heads, i, s);
             if (i < 3) continue;
-            block_finish<false>(p, unscaled(), head, heads, x.block, x.begin, x.end, x.position, bad_rows(p, x),
-                                s, m);
+            block_finish<false>(p, unscaled(), head, heads, x.block, x.begin, x.end, x.position,
+                                bad_rows(p, x), s, m);
             float keep[2];
             weigh_block(s, m, 0.0f, 15, top, den, keep);
             keep_sums(keep, acc);
