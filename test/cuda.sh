@@ -106,8 +106,8 @@ kernels() {
     exec 3>&1                               # a cell's own output is shown when it fails
     # In parts, so that two workers share them.
     # shellcheck disable=SC2046
-    if [ -n "$(today 6)" ]; then
-        cell "kernels on an emulated GPU, a sixth of all tests" emulated g++ -O1 -- --quick $(today 6 1)
+    if [ -n "$(today 8)" ]; then
+        cell "kernels on an emulated GPU, an eighth of all tests" emulated g++ -O1 -- --quick $(today 8 1)
     else
         for part in 3 1 2; do
             cell "kernels on an emulated GPU, all tests, part $part of 3" emulated g++ -O1 -- --quick --part $part/3
@@ -116,7 +116,7 @@ kernels() {
     # What nobody wrote is the same in every run, so that a mistake shows in all of them or in none.
     # shellcheck disable=SC2046,SC2086
     cell "kernels on an emulated GPU, ASan and UBSan" emulated g++ -O1 -g1 -fsanitize=address,undefined \
-        -fno-sanitize=enum -fno-sanitize-recover=all -ftrivial-auto-var-init=pattern -- $SANITIZED $(today 3)
+        -fno-sanitize=enum -fno-sanitize-recover=all -ftrivial-auto-var-init=pattern -- $SANITIZED $(today 4)
     # shellcheck disable=SC2046,SC2086
     cell "kernels on an emulated sm_86, clang++" emulated_older clang++ -O1 -D__CUDA_ARCH__=800 -- $EMULATED \
         every_kernel $(today 2)

@@ -72,7 +72,7 @@ clang_memory() {
 
 list() {
     # shellcheck disable=SC2046
-    cell "gcc, ASan and UBSan, every instruction set" every_isa gcc "$MEMORY" --quick $(today 3)
+    cell "gcc, ASan and UBSan, every instruction set" every_isa gcc "$MEMORY" --quick $(today 4)
     cell "clang, ASan and UBSan"   clang_memory
     # shellcheck disable=SC2046,SC2086
     cell "clang, MSan"             sanitized clang "-fsanitize=memory -fsanitize-memory-track-origins" --quick \
