@@ -764,7 +764,7 @@ extern "C" {
     X(ERR_BACKEND_RANKS,       "this device has no such method over ranks; flash: by whole 64 keys")       \
     X(ERR_BACKEND_TOO_LONG,    "this device has no room for so many keys in one sequence or list")         \
     X(ERR_BACKEND_SIZE,        "a size is above this device's limit: LIMITS in santa_cuda.h has them")     \
-    X(ERR_BACKEND_ALIGNMENT,   "this device wants q, k, v and out aligned to the size of a number")        \
+    X(ERR_BACKEND_ALIGNMENT,   "this device wants all data aligned to the size of a number")               \
     X(ERR_OPTION_UNUSED,                                                                                   \
       "an option is set that this method or these scores do not read: santa_unused_option names it")       \
     X(ERR_CUDA,                "a CUDA call failed; status - SANTA_ERR_CUDA is the cudaError_t")
@@ -1302,7 +1302,8 @@ SANTADEF size_t santa_workspace_size(const santa_attention *a, const santa_optio
 SANTADEF santa_status santa_mask_shape(const santa_attention *a, const santa_options *o, int64_t *q_blocks,
                                        int64_t *k_blocks);
 
-/* All checks of santa_decode but the workspace's. */
+/* All checks of santa_decode but the workspace's, and but whether pointers are to memory that a
+   GPU reaches, which takes its driver. */
 SANTADEF santa_status santa_check(const santa_attention *a, const santa_options *o);
 
 SANTADEF const char *santa_status_string(santa_status s);          /* a sentence */

@@ -5120,6 +5120,7 @@ __device__ __forceinline__ void block_dots_of(const params &p, const block_digit
             for (int n = 0; n < 2; n++) {
                 const unsigned w = n ? words.odd(c) : words.even(c);
                 unit[n][h] = words.unit(n);
+                unit[n][h] = fmaf(unit[n][h], 0.0f, unit[n][h]);      /* NaN if infinite: a 0 times it is */
                 a[n][h] = HALF == Q8_HALF ? w : upper_halves(w << 4);
                 a[n][2 + h] = HALF == Q8_HALF ? n ? words.odd(4 + c) : words.even_behind(4 + c)
                                               : upper_halves(w);
@@ -6015,14 +6016,16 @@ __device__ __forceinline__ void new_maxima(float factor, float bits, float (&s)[
     }
     if (__builtin_expect(fmaxf(fabsf(base[0]), fabsf(base[1])) > 65536.0f, 0)) {
         /* a product that is not rounded would differ from the maximum's by whole powers of 2:
-           what it is below that, once more divided by the factor */
+           what it is below that, once more divided by the factor; of one query or of both */
         const float per = 1.0f / factor;
+        const bool large[2] = { fabsf(base[0]) > 65536.0f, fabsf(base[1]) > 65536.0f };
 #pragma unroll
         for (int i = 0; i < NB; i++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                s[i][e] = __fsub_rn(__fmul_rn(s[i][e], factor), base[e >> 1]) * per;
-        base[0] = base[1] = 0.0f;
+                if (large[e >> 1]) s[i][e] = __fsub_rn(__fmul_rn(s[i][e], factor), base[e >> 1]) * per;
+#pragma unroll
+        for (int e = 0; e < 2; e++) if (large[e]) base[e] = 0.0f;
     }
     base[0] -= bits;
     base[1] -= bits;
@@ -18008,14 +18011,14 @@ i64 rows_in(i64 slots, const geometry &g) {
 }
 
 /* Query rows that k_dense may have in a pass over K and V, where it has an instance for two
-   sets of slots: with scores that are products alone, if K, V and q suit it. */
+   sets of slots, if K, V and q suit it. */
 i64 rows_of_dense(const santa_problem &problem, const geometry &g) {
     const santa_attention &a = problem.a;
     const i64 d = g.d > g.dv ? g.d : g.dv;
     const bool has = is_eight(a.k.dtype) ? has_two_sets(a.k.dtype, d)
                                          : a.k.dtype == SANTA_F16 || a.k.dtype == SANTA_BF16;
     if (!has || is_scaled(&a) || d > 256 || a.v.dtype != a.k.dtype || g.q_parts || a.first_tokens
-        || a.soft_cap > 0.0f || a.alibi_slopes || a.std_error || problem.o.dense_below > 0)
+        || a.alibi_slopes || a.std_error || problem.o.dense_below > 0)
         return 1;
     return rows_in(2 * PASS_HEADS, g);
 }
@@ -18134,9 +18137,6 @@ template <typename F> cudaError_t with_parts(call &c, F launch_it) {
     memcpy(p.q_stride, whole.q_stride, sizeof p.q_stride);
     return launched;
 }
-/* Scores that are products and a factor. */
-bool has_products_alone(const call &c) { return !c.g.q_parts && c.p.soft_cap == 0.0f && !c.p.slopes; }
-
 /* Whether a cache without a table has an instance of its own. K of the instance that asks for a
    table. */
 template <typename K, int C> constexpr bool has_no_table = !eight_bits<K> || C == 4;
@@ -18901,7 +18901,8 @@ cudaError_t launch_pass(call &c) {
 cudaError_t launch_rows_scores(call &c) {
     params &p = c.p;
     /* one page for a lane's 8 keys, or a bad table entry would reach rows that do not use it */
-    const bool shared = c.streams && has_products_alone(c) && p.eights && !p.first_tokens;
+    /* slopes are of heads, not of slots */
+    const bool shared = c.streams && !c.g.q_parts && !p.slopes && p.eights && !p.first_tokens;
     const int most = shared ? (int)c.g.rows : 1,
               in_pass = p.q_index % most;
     if (in_pass == 0) {
@@ -20222,6 +20223,25 @@ bool router_lies_on_numbers(const santa_buckets *r) {
         && (!r->q.data || lies_on_numbers(&r->q));
 }
 
+/* Arrays beside the tensors; of those of one and of two words. */
+bool arrays_lie_on_words(const santa_attention *a, const santa_options *o) {
+    uintptr_t one = 0, two = 0;
+    for (const void *x : { (const void *)a->lse, (const void *)a->std_error, (const void *)a->seq_lens,
+                           (const void *)a->context_lens, (const void *)a->kv_start,
+                           (const void *)a->block_table, (const void *)a->sinks,
+                           (const void *)a->alibi_slopes, (const void *)a->key_list,
+                           (const void *)a->key_list_lens, (const void *)a->key_weights })
+        one |= (uintptr_t)x;
+    for (const void *x : { (const void *)o->seeds, (const void *)o->offsets, (const void *)o->request_ids })
+        two |= (uintptr_t)x;
+    if (o->scores == SANTA_SCORES_PROXY) one |= (uintptr_t)a->proxy_lens;
+    if (o->method == SANTA_VATTENTION) {
+        one |= (uintptr_t)o->vattention.heavy_index;
+        two |= (uintptr_t)o->vattention.audit;
+    }
+    return one % 4 == 0 && two % 8 == 0;
+}
+
 santa_status check(const santa_problem *problem) {
     const santa_attention *a = &problem->a;
     const santa_options *o = &problem->o;
@@ -20234,6 +20254,7 @@ santa_status check(const santa_problem *problem) {
     if (o->method == SANTA_VATTENTION && o->vattention.heavy) return SANTA_ERR_BACKEND_HEAVY;
     for (const santa_tensor *t : { &a->q, &a->k, &a->v, &a->out, &a->k_scales, &a->v_scales })
         if (!lies_on_numbers(t)) return SANTA_ERR_BACKEND_ALIGNMENT;
+    if (!arrays_lie_on_words(a, o)) return SANTA_ERR_BACKEND_ALIGNMENT;
     if (o->scores == SANTA_SCORES_PROXY && (uintptr_t)a->proxy % 16) return SANTA_ERR_BACKEND_ALIGNMENT;
     if (o->method == SANTA_SAAP && (uintptr_t)a->buckets->index % 4) return SANTA_ERR_BUCKETS_INDEX;
     if (o->method == SANTA_SAAP && !router_lies_on_numbers(a->buckets)) return SANTA_ERR_BACKEND_ALIGNMENT;

@@ -96,10 +96,10 @@
                        Of other calls, and of fewer rows, 16 / group rows share a pass over K
                        and V where the larger of head_dim and head_dim_v is up to 256 (of 8 bits
                        128, of e4m3 above 64), q, k and v are as above, k and v of one type, and
-                       there is no soft cap, ALiBi, std_error or scale of a row: with groups of
-                       4, four drafted tokens take little more than one; how many there are may
-                       change how their sums round. All others take their rows one after the
-                       other.
+                       there is no ALiBi, std_error or scale of a row, and pages have a multiple
+                       of 8 keys: with groups of 4, four drafted tokens take little more than
+                       one. Their sums may round otherwise than one by one, by how many there
+                       are. All others take their rows one after the other.
                        Sample-attention wants such q, k and v, no e5m2, and such a soft cap
                        (from 32 rows on, or with a mask, mask_out or audit, all three of them
                        device memory); masks are
@@ -201,7 +201,8 @@
    STATS               tiles and tiles_skipped stay 0 here. v_rows_read takes a slow kernel of
                        its own: a diagnostic.
    DETERMINISM         As on the CPU: no atomics on floats; bits depend on neither batch, page
-                       size, grid nor card size.
+                       size, grid nor card size, but for dense of 2 to 31 query rows on whether
+                       pages have a multiple of 8 keys, see PREFILL.
 */
 #ifndef SANTA_CUDA_H
 #define SANTA_CUDA_H

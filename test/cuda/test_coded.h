@@ -34,6 +34,29 @@ static void coded_errors(void) {
     check_totals(t, "coded_errors");
 }
 
+/* A block of K whose scale is infinite and one of whose numbers is 0 gives NaN, whatever its
+   sign. */
+static void coded_infinity(void) {
+    NEED_DEVICE();
+    for (santa_dtype type : {SANTA_Q8_0, SANTA_Q4_0})
+        for (int64_t d : {64, 96})
+            for (uint16_t scale : {0x7c00, 0xfc00})
+                for (santa_method m : {SANTA_DENSE, SANTA_PROP}) {
+                    ref_spec s = spec16(4, 2, 100, d);
+                    s.q_type = SANTA_BF16;
+                    s.k_type = s.v_type = type;
+                    problem p(s);
+                    const int64_t block = type == SANTA_Q8_0 ? 34 : 18;
+                    unsigned char *const first = (unsigned char *)p.a.k.data + 2 * 70 * (d / 32) * block;
+                    memcpy(first, &scale, sizeof scale);            /* key 70, KV head 0 */
+                    first[2] = type == SANTA_Q8_0 ? 0 : 0x88;
+                    result r;
+                    if (!run_on_gpu(p, options(m, 32), &r)) return;
+                    for (int64_t h = 0; h < 4; h++)
+                        CHECK_INT(r.nans(0, 0, h), h < 2 ? s.head_dim_v + 1 : 0);
+                }
+}
+
 static void coded_budgets(void) {
     NEED_DEVICE();
     test_rng r = test_rng_make(91);
@@ -149,7 +172,8 @@ static void coded_ranks(void) {
 }
 
 static const test_case coded_cases[] = {
-    {"coded_errors", coded_errors}, {"coded_budgets", coded_budgets}, {"coded_buckets", coded_buckets},
+    {"coded_errors", coded_errors}, {"coded_infinity", coded_infinity}, {"coded_budgets", coded_budgets},
+    {"coded_buckets", coded_buckets},
     {"coded_copies", coded_copies}, {"coded_ranks", coded_ranks},
     {0, 0}
 };

@@ -2178,6 +2178,12 @@ static void errors(void) {
     });
     with("k at an odd address", SANTA_ERR_BACKEND_ALIGNMENT,
          [](santa_attention *a, santa_options *) { a->k.data = (char *)a->k.data + 1; });
+    with("lse at an odd address", SANTA_ERR_BACKEND_ALIGNMENT,
+         [](santa_attention *a, santa_options *) { a->lse = (float *)((char *)a->lse + 2); });
+    with("lengths at an odd address", SANTA_ERR_BACKEND_ALIGNMENT,
+         [](santa_attention *a, santa_options *) { a->seq_lens = (const int32_t *)((char *)a->lse + 1); });
+    with("seeds at an odd address", SANTA_ERR_BACKEND_ALIGNMENT,
+         [](santa_attention *a, santa_options *o) { o->seeds = (const uint64_t *)((char *)a->lse + 4); });
     with("q on the host", SANTA_ERR_HOST_POINTER,
          [](santa_attention *a, santa_options *) { a->q.data = host; });
     with("k on the host", SANTA_ERR_HOST_POINTER,

@@ -432,7 +432,7 @@ static int64_t dense_rows(const santa_attention &a, int64_t row) {
                     && q_suits
                     && a.v.dtype == a.k.dtype && in_pieces(a.k) && in_pieces(a.v)
                     && (!a.block_table || a.k.shape[1] % 8 == 0) && !a.k_scales.data && !a.v_scales.data
-                    && a.soft_cap == 0.0f && !a.alibi_slopes && !a.std_error && !a.first_tokens;
+                    && !a.alibi_slopes && !a.std_error && !a.first_tokens;
     const int64_t pass = suits && group < 16 ? 16 / group : 1;
     return pass < q_len - row ? pass : q_len - row;
 }
@@ -1174,7 +1174,7 @@ static void check_prefill(const problem &x, const char *workspace, uint64_t byte
     const int64_t q_len = x.a.q.shape[1];
     const bool pages = x.a.block_table && x.a.k.shape[1] % 8,
                eights = is_eight(x.a.k.dtype),
-               plain = x.a.soft_cap > 0.0f || x.a.alibi_slopes || (eights && x.a.k.shape[3] % 16),
+               plain = x.a.alibi_slopes || (eights && x.a.k.shape[3] % 16),
                one = plain || pages;
     const int64_t pass = one ? 1 : rows_in_slots(x.a);
     for (int64_t row = 0; sparse && o.row_mass && row < q_len; row++) {
@@ -1264,8 +1264,7 @@ static int64_t rows_of_pass(const problem &x) {
     const bool pages = a.block_table && a.k.shape[1] % 8;
     const bool stream = !standin.launches.empty()
                         && name_of(standin.launches[0]).compare(0, 9, "k_scores<") == 0;
-    if (!stream || pages || query_parts(a) || a.soft_cap > 0.0f || a.alibi_slopes)
-        return 1;
+    if (!stream || pages || query_parts(a) || a.alibi_slopes) return 1;
     return rows_in_slots(a);
 }
 
