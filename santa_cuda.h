@@ -121,9 +121,10 @@
                        more behind the scores: scores of first tokens by plain loads, since they
                        are few. Written for 4 or 64 of them, not for thousands.
    LISTS OF KEYS       key_list works with dense. Fast as dense is, with q of any type, and with
-                       soft cap and ALiBi, too; rows of up to 512 bytes. Entries may be written
-                       by an earlier kernel of the stream; max_list bounds the grid,
-                       key_list_lens the work.
+                       soft cap and ALiBi, too; rows of up to 512 bytes. With a q of another
+                       type than k's an infinite number of k gives NaN, even where its score is
+                       -inf. Entries may be written by an earlier kernel of the stream;
+                       max_list bounds the grid, key_list_lens the work.
    VATTENTION          All of its options but the predictor, a function of the host: heavy_index
                        has its answer. The sample and the budgets are decided on the device,
                        the workspace is that of the largest budget: for each key 4 bytes a KV
