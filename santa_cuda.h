@@ -114,7 +114,8 @@
                        for a smaller workspace at about the same speed. See the stash section of
                        santa.h. With q_len > 1 and K of 16 or 8 bits it has room for up to 8 /
                        group rows, of head_dim up to 128 (of e4m3 above 64, too) for 16 / group,
-                       which share a pass over K.
+                       which share a pass over K unless there is ALiBi, first_tokens, an f32 q
+                       or pages of no multiple of 8 keys.
    FIRST TOKENS        first_tokens beside a window work with the methods that the CPU has them
                        with, not with key_list and dense_below. Dense runs as a list of keys,
                        query rows one after the other, prefill, too; elsewhere it is a kernel
