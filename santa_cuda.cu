@@ -2365,7 +2365,7 @@ __device__ __forceinline__ void finish_products(const params &p, float2 unscale,
 
 /* Where finish_products has not had it. Not told by block_scale: a scale may be 1. */
 __device__ __forceinline__ float2 rest_of_scale(const params &p, float2 unscale) {
-    return p.soft_cap > 0.0f || p.slopes ? make_float2(1.0f, 1.0f) : unscale;
+    return p.soft_cap > 0.0f || p.slopes ? unscaled() : unscale;
 }
 /* The same of a lane's 8 keys, which move down. */
 __device__ __forceinline__ void finish_block(const params &p, float2 unscale, int head, int heads,
@@ -5119,8 +5119,8 @@ __device__ __forceinline__ void block_dots_of(const params &p, const block_digit
 #pragma unroll
             for (int n = 0; n < 2; n++) {
                 const unsigned w = n ? words.odd(c) : words.even(c);
-                unit[n][h] = words.unit(n);
-                unit[n][h] = fmaf(unit[n][h], 0.0f, unit[n][h]);      /* NaN if infinite: a 0 times it is */
+                const float scale = words.unit(n);
+                unit[n][h] = fmaf(scale, 0.0f, scale);                /* NaN if infinite: a 0 times it is */
                 a[n][h] = HALF == Q8_HALF ? w : upper_halves(w << 4);
                 a[n][2 + h] = HALF == Q8_HALF ? n ? words.odd(4 + c) : words.even_behind(4 + c)
                                               : upper_halves(w);
@@ -18900,8 +18900,8 @@ cudaError_t launch_pass(call &c) {
 /* Of query row p.q_index, unless an earlier one's pass had them. */
 cudaError_t launch_rows_scores(call &c) {
     params &p = c.p;
-    /* one page for a lane's 8 keys, or a bad table entry would reach rows that do not use it */
-    /* slopes are of heads, not of slots */
+    /* one page for a lane's 8 keys, or a bad table entry would reach rows that do not use it;
+       slopes are of heads, not of slots */
     const bool shared = c.streams && !c.g.q_parts && !p.slopes && p.eights && !p.first_tokens;
     const int most = shared ? (int)c.g.rows : 1,
               in_pass = p.q_index % most;

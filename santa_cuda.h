@@ -52,18 +52,19 @@
                        bits, is rounded to about 2^-38 of the largest finite number that up to 8
                        heads of its group have: heads whose q differ by 1e9 and more do not go
                        together. Beside k of 8 bits a q of 16 bits is rounded so by itself, each
-                       head. Larger groups
-                       take longer: of 8 heads, head_dim 128, dense 1.1 times reading k and v
-                       once, prop 1.2 times reading k, with a q in parts 1.5; of 16 more. q8_0
-                       and q4_0, either in k or v: dense takes 1.9 and 3.2 times as long as
-                       reading them, prop 2.3 and 3.5 times as long as reading k, where head_dim
-                       (of dense head_dim_v, too) is 64 or 128 and rows lie on 8 bytes, or on 4
-                       if none is longer than 128 bytes. q is three digits of 8 bits then; a
-                       head of q that is not finite is NaN. Dense and a caller's lists of more
-                       than 256 and up to 576 numbers a row (head_dim_v 512), multiples of 8, q,
-                       k and v all of f16 or all of bf16: by tensor cores, 64 heads of a KV head
-                       together, and k is read once where v lies in its rows, as MLA's does;
-                       where v's rows begin with k's, code for sm_90a takes half the time.
+                       head. Larger groups take longer: of 8 heads, head_dim 128, dense 1.1
+                       times reading k and v once, prop 1.2 times reading k, with a q in parts
+                       1.5; of 16 more. q8_0 and q4_0, either in k or v: dense takes 1.9
+                       and 3.2 times as long as reading them, prop 2.3 and 3.5 times as
+                       long as reading k, where head_dim (of dense head_dim_v, too) is 64
+                       or 128 and rows lie on 8 bytes, or on 4 if none is longer than 128
+                       bytes. q is three digits of 8 bits then; a head of q that is not
+                       finite is NaN. Dense and a caller's lists of more than 256 and up to
+                       576 numbers a row (head_dim_v 512), multiples of 8, q, k and v all
+                       of f16 or all of bf16: by tensor cores, 64 heads of a KV head
+                       together, and k is read once where v lies in its rows, as MLA's
+                       does; where v's rows begin with k's, code for sm_90a takes half the
+                       time.
                        Everything else is right, and slow.
                        Data must be aligned to the size of a number, as CUDA demands;
                        santa_check says when it is not. What is fast and what is not are other

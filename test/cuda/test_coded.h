@@ -173,7 +173,6 @@ static void coded_ranks(void) {
 
 static const test_case coded_cases[] = {
     {"coded_errors", coded_errors}, {"coded_infinity", coded_infinity}, {"coded_budgets", coded_budgets},
-    {"coded_buckets", coded_buckets},
-    {"coded_copies", coded_copies}, {"coded_ranks", coded_ranks},
+    {"coded_buckets", coded_buckets}, {"coded_copies", coded_copies}, {"coded_ranks", coded_ranks},
     {0, 0}
 };
