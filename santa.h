@@ -753,12 +753,12 @@ extern "C" {
       "std_error of dense, iid, strat, sys, prop with exact scores only")                                  \
     X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0, or did not bring what this rank said")  \
     X(ERR_BACKEND_SPARSE,                                                                                  \
-      "sample-attention on this device wants 16-byte rows, q of f16 or bf16, k and v of that or e4m3")     \
+      "sample-attention on this device: no f32 k or v, no mix of f16 and bf16, head_dim up to 256")        \
     X(ERR_BACKEND_SCORES,      "this device has no such scores")                                           \
-    X(ERR_BACKEND_DTYPE, "q8_0, e5m2, q4_0 on this device: not for sample-attention")                      \
+    X(ERR_BACKEND_DTYPE, "q8_0, e5m2, q4_0 on this device: not for santa_buckets_assign")                  \
     X(ERR_BACKEND_HEAVY,       "this device asks no predictor: heavy_index has its answer")               \
     X(ERR_BACKEND_FIRST_TOKENS, "this device has no first_tokens with a list of keys or dense_below")      \
-    X(ERR_BACKEND_ROW_SCALES,  "this device: sample-attention's blocks without k_scales and v_scales")     \
+    X(ERR_BACKEND_ROW_SCALES,  "this device: sample-attention's blocks with scales of rows of such types") \
     X(ERR_SAAP_COPY,           "saap from a copy of K draws: num_samples must not be SANTA_NONE")          \
     X(ERR_HOST_POINTER,        "a pointer is to host memory that the device cannot reach")                 \
     X(ERR_BACKEND_RANKS,       "this device has no such method over ranks; flash: by whole 64 keys")       \

@@ -438,7 +438,8 @@ struct params {
             bool by_position;                       /* tiles begin at positions that tile_rows divides */
             bool pair_out;                          /* two numbers of out are an aligned word */
             bool one_tile;                          /* K and V take turns in it */
-            int eight[2];                           /* tiles' K and V: of 8 bits, this type; -1: as q */
+            /* numbers of a row of q, in lines of 64; one in two parts has twice K's lines */
+            int q_numbers, q_chunks;
             divisor by_tile_heads;
             /* of >>sparse-kernel: blocks of 1 << block_shift keys and rows */
             int is_sparse, block_shift, mask_words, per_head;
@@ -685,11 +686,12 @@ static_assert(sizeof(gather_memory<2, comb>) <= 48 * 1024 && sizeof(gather_memor
 enum { TILE_QUERIES = 128, TILE_THREADS = 128, TILE_COLUMNS = 128 };
 
 /* k_prefill: q and K in lines of 64 features, 128 columns of V; or K and V in one place. */
-constexpr int prefill_bytes(i64 d, bool one_tile) {
+constexpr int prefill_bytes(int q_chunks, i64 d, bool one_tile) {
     const int chunks = (int)((d + 63) / 64), line = 128;
-    return chunks * (TILE_QUERIES + BLOCK) * line + (one_tile ? 0 : TILE_COLUMNS / 64 * BLOCK * line);
+    return (q_chunks * TILE_QUERIES + chunks * BLOCK) * line
+         + (one_tile ? 0 : TILE_COLUMNS / 64 * BLOCK * line);
 }
-static_assert(prefill_bytes(256, true) <= LEAST_SHARED - 16, "k_prefill does not fit on every card");
+static_assert(prefill_bytes(4, 256, true) <= LEAST_SHARED - 16, "k_prefill does not fit on every card");
 
 /* k_prefill: keys of V that have numbers which are not finite. */
 struct screened { unsigned of_warp[4]; };
@@ -712,6 +714,18 @@ struct groups_params : params {
     int box_keys;
     int own_tiles;                                  /* MANY: of a CTA, but for the last one */
 };
+/* k_tile_rows: of which tensor it copies the rows, to `to`, as rows of `pitch` numbers. */
+struct rows_params : params {
+    const char *from;
+    i64 from_stride[4];
+    row_scales scales;
+    char *to;
+    divisor by_pieces;                              /* eights of a row, of one part */
+    int type, to_type, numbers, pitch;
+    int of_keys, of_k;                              /* K or V, with their pages; K */
+    int vector, in_parts;                           /* see raw_eight; q, see >>tile-rows */
+};
+enum { ROW_COPIERS = 256 };
 /* k_sample: q and two tiles of K. Each CTA has SAMPLE_BLOCKS blocks of a unit. */
 enum { SAMPLE_THREADS = 128, SAMPLE_BLOCKS = 32 };
 enum { AT_MAXIMA, AT_MASSES, AT_SHARES };           /* what it is run for */
@@ -719,8 +733,10 @@ struct sample_memory {
     float2 row[BLOCK];                              /* maximum, 1 / sum */
     float bins[2][4][4];                            /* of each warp, for this block and the last one */
 };
-constexpr int sample_bytes(i64 d) { return (int)((d + 63) / 64) * 3 * BLOCK * 128; }
-static_assert(sample_bytes(256) + sizeof(sample_memory) <= LEAST_SHARED,
+constexpr int sample_bytes(int q_chunks, i64 d) {
+    return (q_chunks + 2 * (int)((d + 63) / 64)) * BLOCK * 128;
+}
+static_assert(sample_bytes(4, 256) + sizeof(sample_memory) <= LEAST_SHARED,
               "k_sample does not fit on every card");
 struct select_memory {
     double scratch[8];
@@ -1136,14 +1152,15 @@ void k_scores_blocks(const params) { standin_kernel(SCORE_WARPS * 32, 0, sizeof(
 void k_dense_blocks(const params) { standin_kernel(SCORE_WARPS * 32, 0, sizeof(blocks_memory)); }
 void k_combine(const params) { standin_kernel(512, sizeof(combine_memory), 0); }
 void k_combine_few(const params) { standin_kernel(256, 0, 0); }
+void k_tile_rows(const rows_params) { standin_kernel(ROW_COPIERS, 0, 0); }
 void k_prefill(const params p) {
-    standin_kernel(TILE_THREADS, sizeof(screened), (size_t)prefill_bytes(p.d, p.one_tile));
+    standin_kernel(TILE_THREADS, sizeof(screened), (size_t)prefill_bytes(p.q_chunks, p.d, p.one_tile));
 }
 template <typename T, bool MANY> void k_prefill_groups(const groups_params) {
     standin_kernel(3 * 128, sizeof(groups_memory), GROUPS_BYTES);
 }
 void k_sample(const params p) {
-    standin_kernel(SAMPLE_THREADS, sizeof(sample_memory), (size_t)sample_bytes(p.d));
+    standin_kernel(SAMPLE_THREADS, sizeof(sample_memory), (size_t)sample_bytes(p.q_chunks, p.d));
 }
 void k_select(const params) { standin_kernel(256, sizeof(select_memory), 0); }
 void k_join(const params) { standin_kernel(256, sizeof(select_memory), 0); }
@@ -1842,6 +1859,8 @@ __device__ __noinline__ void send_scales(const params &p, const row_scales &s, i
         if (at != NO_ROW) prefetch(s.data + at + kv * s.stride[2]);
     }
 }
+
+__device__ __forceinline__ bool is_finite(float x) { return fabsf(x) <= FLT_MAX; }
 
 /* One number that cannot be loaded in fours. Called, so that it does not swell its callers. */
 __device__ __noinline__ float load_one(int type, const char *row, int f, i64 step) {
@@ -5579,6 +5598,138 @@ __global__ void __launch_bounds__(256, 4) k_combine_few(const __grid_constant__ 
     });
 }
 
+/* ----------------------------------------------------------------------- >>tile-rows-kernel */
+
+/* Eight numbers of a row from number f on, a multiple of 8: next to each other from a multiple
+   of their size, or in a block. First as they lie, so that several are on their way. */
+struct raw_eight {
+    unsigned w[8];
+
+    __device__ __forceinline__ void load(int type, const char *row, int f) {
+        if (is_blocks(type)) {
+            const bool halves = type == SANTA_Q4_0;
+            const char *const block = row + f / 32 * (halves ? 18 : 34);
+            const unsigned short *const codes
+                = (const unsigned short *)(block + 2 + f % (halves ? 16 : 32));
+#pragma unroll
+            for (int i = 0; i < 4; i++) w[i] = codes[i];
+            w[4] = *(const unsigned short *)block;
+            w[5] = halves ? f / 16 % 2 * 4 : 0;     /* the lower halves of bytes, or the upper */
+        } else if (type == SANTA_F32) {
+            *(uint4 *)w = ((const uint4 *)row)[f / 4];
+            *(uint4 *)(w + 4) = ((const uint4 *)row)[f / 4 + 1];
+        } else if (type == SANTA_E4M3 || type == SANTA_E5M2) *(uint2 *)w = ((const uint2 *)row)[f / 8];
+        else *(uint4 *)w = ((const uint4 *)row)[f / 8];
+    }
+    __device__ __forceinline__ float unit() const {
+        return __half2float(__ushort_as_half((unsigned short)w[4]));
+    }
+    __device__ __forceinline__ void unpack(int type, float x[8]) const {
+        const auto all = [&](auto number) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) x[i] = number(i);
+        };
+        const auto byte = [&](int i) { return w[i / 4] >> 8 * (i % 4) & 0xffu; };
+        const auto code = [&](int i) { return w[i / 2] >> 8 * (i % 2) & 0xffu; };
+        const auto bits = [&](int i) { return (unsigned short)(w[i / 2] >> 16 * (i % 2)); };
+        if (type == SANTA_F32) all([&](int i) { return __uint_as_float(w[i]); });
+        else if (type == SANTA_F16) all([&](int i) { return __half2float(__ushort_as_half(bits(i))); });
+        else if (type == SANTA_BF16) all([&](int i) { return __uint_as_float((unsigned)bits(i) << 16); });
+        else if (type == SANTA_E4M3) all([&](int i) { return e4m3_to_float((unsigned char)byte(i)); });
+        else if (type == SANTA_E5M2)
+            all([&](int i) { return __half2float(__ushort_as_half((unsigned short)(byte(i) << 8))); });
+        else if (type == SANTA_Q8_0) all([&](int i) { return unit() * (float)(signed char)code(i); });
+        else all([&](int i) { return unit() * (float)((int)(code(i) >> w[5] & 15u) - 8); });
+    }
+};
+
+/* Two numbers as they are in 16 bits; x and y become what they are rounded to. */
+__device__ __forceinline__ unsigned round_pair(int type, float &x, float &y) {
+    const auto both = [&](auto z) {
+        const float2 r = unpack_pair(z);
+        x = r.x;
+        y = r.y;
+        return *(const unsigned *)&z;
+    };
+    return type == SANTA_F16 ? both(__floats2half2_rn(x, y)) : both(__floats2bfloat162_rn(x, y));
+}
+
+/* Rows of q, K or V that tiles do not take as they lie become such, see >>tile-rows: of K and V
+   those that some query row sees. A key whose page does not exist is NaN in K, 0 in V. In two
+   parts a row has what its numbers are rounded to, then what is left of them; of one that is
+   not finite nothing is.
+   Grid: (64s of rows, heads, batch). Reads what it copies once, and writes it once. */
+__global__ void __launch_bounds__(ROW_COPIERS) k_tile_rows(const __grid_constant__ rows_params p) {
+    enum { AT_ONCE = 4 };
+    const int b = blockIdx.z, head = blockIdx.y, first = (int)blockIdx.x * BLOCK;
+    const int pieces = (int)p.by_pieces.d;
+    int begin = 0, end = p.q_len, unused, position;
+    if (p.of_keys) {
+        row_range(p, b, 0, 1, begin, unused, position);
+        row_range(p, b, p.q_len - 1, 1, unused, end, position);
+        begin = min(begin, end);
+    }
+    const int low = max(begin, first), rows = min(end, first + BLOCK) - low;
+    const i64 all_rows = p.of_keys ? p.capacity : p.q_len;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < rows * pieces; i += AT_ONCE * ROW_COPIERS) {
+        raw_eight raw[AT_ONCE];
+        const char *from[AT_ONCE];
+        int row[AT_ONCE], f[AT_ONCE];
+#pragma unroll
+        for (int u = 0; u < AT_ONCE; u++) {
+            const int at = min(i + u * ROW_COPIERS, rows * pieces - 1),
+                      of = (int)p.by_pieces.quotient((unsigned)at);
+            row[u] = low + of;
+            f[u] = 8 * (at - of * pieces);
+            const i64 offset = p.of_keys ? row_offset(p, p.from_stride, b, row[u])
+                                         : b * p.from_stride[0] + row[u] * p.from_stride[1];
+            from[u] = offset == NO_ROW ? nullptr : p.from + offset + head * p.from_stride[2];
+            if (p.vector && from[u] && f[u] + 8 <= p.numbers) raw[u].load(p.type, from[u], f[u]);
+        }
+#pragma unroll 1
+        for (int u = 0; u < AT_ONCE; u++) {         /* one after the other comes to the front */
+            float x[8];
+            if (p.vector && f[0] + 8 <= p.numbers) raw[0].unpack(p.type, x);
+            else
+#pragma unroll 1
+                for (int k = 0; k < 8; k++) {
+                    const int n = f[0] + k;
+                    const float y = from[0] && n < p.numbers
+                                  ? load_listed(p.type, from[0], n, p.from_stride[3]) : 0.0f;
+#pragma unroll
+                    for (int m = 0; m < 7; m++) x[m] = x[m + 1];
+                    x[7] = y;
+                }
+            const float missing = p.of_k ? __int_as_float(0x7fc00000) : 0.0f,
+                        scale = p.scales.data && from[0] ? scale_of(p, p.scales, b, head, row[0]) : 1.0f;
+            unsigned high[4], rest[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const float y[2] = { from[0] ? x[2 * k] * scale : missing,
+                                     from[0] ? x[2 * k + 1] * scale : missing };
+                float z[2] = { y[0], y[1] };
+                high[k] = round_pair(p.to_type, z[0], z[1]);
+                z[0] = is_finite(z[0]) ? y[0] - z[0] : 0.0f;
+                z[1] = is_finite(z[1]) ? y[1] - z[1] : 0.0f;
+                rest[k] = round_pair(p.to_type, z[0], z[1]);
+            }
+            const i64 of_row = p.of_keys ? (b * p.kv_heads + head) * all_rows + row[0]
+                                         : (b * all_rows + row[0]) * p.heads + head;
+            char *const to = p.to + 2 * (of_row * p.pitch + f[0]);
+            *(uint4 *)to = make_uint4(high[0], high[1], high[2], high[3]);
+            if (p.in_parts) *(uint4 *)(to + p.pitch) = make_uint4(rest[0], rest[1], rest[2], rest[3]);
+#pragma unroll
+            for (int k = 0; k < AT_ONCE - 1; k++) {
+                raw[k] = raw[k + 1];
+                from[k] = from[k + 1];
+                row[k] = row[k + 1];
+                f[k] = f[k + 1];
+            }
+        }
+    }
+}
+
 /* ------------------------------------------------------------------------- >>prefill-kernel */
 
 /* Exact attention of many query rows. A tile is TILE_QUERIES queries: some query rows, of each
@@ -5716,17 +5867,14 @@ struct copier {
     const char *from;                               /* its piece of key 0's row, of pages that of page 0 */
     i64 token, page;                                /* bytes */
     int features;                                   /* what is left of a row */
-    int eight;                                      /* p.eight of these rows */
 
     __device__ __forceinline__ copier(const params &p, const tile &t, bool is_k, int column) {
         const int thread = threadIdx.x % TILE_THREADS, piece = thread & 7;
         const i64 *const stride = is_k ? p.k_stride : p.v_stride;
         token = stride[1];
         page = stride[0];
-        eight = p.eight[!is_k];
         features = (is_k ? p.d : p.dv) - column - 8 * piece;
-        from = (is_k ? p.k : p.v) + t.kv * stride[2] + (eight < 0 ? 2 : 1) * (column + 8 * piece)
-             + (p.table ? 0 : t.b * page);
+        from = (is_k ? p.k : p.v) + t.kv * stride[2] + 2 * (column + 8 * piece) + (p.table ? 0 : t.b * page);
     }
     /* Key j's; nullptr: no row of the tile sees it; 1: its page does not exist. */
     __device__ __forceinline__ const char *row(const params &p, const tile &t, int j) const {
@@ -5739,59 +5887,6 @@ struct copier {
     }
 };
 
-/* Two floats of 8 bits as numbers of q's type, which has them all. */
-__device__ __forceinline__ unsigned widened(const params &p, int type, unsigned two) {
-    const unsigned halves = __byte_perm(two, 0, 0x1404);
-    const __half2 x = type == SANTA_E4M3 ? e4m3_pair((unsigned short)two) : *(const __half2 *)&halves;
-    if (p.q_type == SANTA_F16) return *(const unsigned *)&x;
-    const float2 y = __half22float2(x);
-    const __nv_bfloat162 z = __floats2bfloat162_rn(y.x, y.y);
-    return *(const unsigned *)&z;
-}
-
-/* copy_block of rows in floats of 8 bits. They are there when it returns. */
-template <int LINES, int CHUNKS>
-__device__ __forceinline__ void widen_block_here(const params &p, const tile &t, const copier &x, int first,
-                                            int chunks, unsigned at, bool is_k) {
-    enum { AT_ONCE = CHUNKS ? CHUNKS : 1 };
-    const int row = first + ((int)(threadIdx.x % TILE_THREADS) >> 3);
-#pragma unroll 1
-    for (int c = 0; c < (CHUNKS ? CHUNKS : chunks); c += AT_ONCE) {
-        uint2 y[4][AT_ONCE];                        /* all on their way before the first is looked at */
-        unsigned broken = 0;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const char *from = x.row(p, t, row + 16 * i);
-            if (is_k && from == (const char *)1) broken |= 1u << i;
-#pragma unroll
-            for (int k = 0; k < AT_ONCE; k++) {
-                const bool some = (uintptr_t)from > 1 && x.features > 64 * (c + k);
-                y[i][k] = some ? *(const uint2 *)(from + 64 * (c + k)) : make_uint2(0, 0);
-            }
-        }
-#pragma unroll 1
-        for (int i = 0; i < 4; i++, broken >>= 1)   /* one after the other comes to the front */
-#pragma unroll
-            for (int k = 0; k < AT_ONCE; k++) {
-                const unsigned none = broken & 1u ? FULL : 0, a = y[0][k].x, b = y[0][k].y;
-                store16_at(at + 16 * 128 * i + LINES * 128 * (c + k),
-                           make_uint4(widened(p, x.eight, a & 0xffffu) | none,
-                                      widened(p, x.eight, a >> 16) | none,
-                                      widened(p, x.eight, b & 0xffffu) | none,
-                                      widened(p, x.eight, b >> 16) | none));
-                y[0][k] = y[1][k];
-                y[1][k] = y[2][k];
-                y[2][k] = y[3][k];
-            }
-    }
-}
-
-template <int LINES>
-__device__ __noinline__ void widen_block(const params &p, const tile &t, const copier &x, int first,
-                                         int chunks, unsigned at, bool is_k) {
-    widen_block_here<LINES, 0>(p, t, x, first, chunks, at, is_k);
-}
-
 /* The rows of 64 keys from `first` on their way to lines `at` and on, of this thread's piece
    there; zeros for what no row of the tile sees. A key whose page does not exist is NaN in K,
    so that who sees it is. CHUNKS: of 64 features, or 0: as many as `chunks`. */
@@ -5801,11 +5896,6 @@ __device__ __forceinline__ void copy_block(const params &p, const tile &t, const
     enum { AT_ONCE = CHUNKS ? CHUNKS : 1 };
     const int row = (int)(threadIdx.x % TILE_THREADS) >> 3, n = CHUNKS ? CHUNKS : chunks;
     const char *from[4];
-    if (x.eight >= 0) {
-        if constexpr (CHUNKS != 0) widen_block_here<LINES, CHUNKS>(p, t, x, first, chunks, at, is_k);
-        else widen_block<LINES>(p, t, x, first, chunks, at, is_k);
-        return;
-    }
     bool whole = first >= t.begin && first + BLOCK <= t.end && p.sixteens;
     if (whole && p.table) {
 #pragma unroll
@@ -5859,7 +5949,7 @@ __device__ __forceinline__ void copy_queries(const params &p, const tile &t, int
         const unsigned at = to + piece_at(LINES, m, piece);
 #pragma unroll 1
         for (int c = 0; c < chunks; c++) {
-            const bool some = q.row >= 0 && 64 * c + 8 * piece < p.d;
+            const bool some = q.row >= 0 && 64 * c + 8 * piece < p.q_numbers;
             copy16_or_zero_at(at + c * LINES * 128, some ? from + 128 * c : p.q, some);
         }
     }
@@ -5908,10 +5998,6 @@ __device__ __noinline__ bool is_seen(const params &p, const tile &t, int m, int 
     row_range(p, t.b, q.row, 1, begin, end, position);
     return key >= begin && key < end;
 }
-__device__ __noinline__ unsigned pair_of_v(const params &p, const char *row, int column) {
-    if (p.eight[1] < 0) return *(const unsigned *)(row + 2 * column);
-    return widened(p, p.eight[1], *(const unsigned short *)(row + column));
-}
 /* Adds to the sums what screen_block took out, where a query sees the key: what is not finite
    has any weight. m: the lane's first query, the other one is m + 8; bad: of each warp of the
    copiers. */
@@ -5930,7 +6016,7 @@ __device__ __forceinline__ void add_not_finite(const params &p, const tile &t, i
         for (int nb = 0; nb < 16; nb++) {
             const int column = t.column + 8 * nb + 2 * c;
             if (column >= p.dv) continue;
-            const unsigned x = pair_of_v(p, row, column), which = not_finite_of(p, x);
+            const unsigned x = *(const unsigned *)(row + 2 * column), which = not_finite_of(p, x);
             const float2 y = p.k_type == SANTA_F16 ? unpack_pair(*(const __half2 *)&x)
                                                    : unpack_pair(*(const __nv_bfloat162 *)&x);
 #pragma unroll
@@ -6157,11 +6243,11 @@ __device__ __forceinline__ void write_tile(const params &p, const tile &t, int m
 __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_constant__ params p) {
     DYNAMIC_SHARED(slots);                          /* prefill_bytes */
     SHARED(bad, screened);
-    const int lane = threadIdx.x & 31, warp = this_warp(), chunks = (p.d + 63) / 64;
+    const int lane = threadIdx.x & 31, warp = this_warp(), chunks = (p.d + 63) / 64, q_chunks = p.q_chunks;
     const tile t = locate_tile(p, (int)blockIdx.x);
     if (t.rows == 0) return;
     const int v_chunks = min((p.dv - t.column + 63) / 64, 2), m = 32 * warp + (lane >> 2);
-    char *const q_tile = (char *)slots, *const k_tile = q_tile + chunks * TILE_QUERIES * 128,
+    char *const q_tile = (char *)slots, *const k_tile = q_tile + q_chunks * TILE_QUERIES * 128,
                *const v_tile = p.one_tile ? k_tile : k_tile + chunks * BLOCK * 128;
     const unsigned q_at = (unsigned)__cvta_generic_to_shared(q_tile),
                    k_at = (unsigned)__cvta_generic_to_shared(k_tile),
@@ -6177,7 +6263,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_consta
     block_list list;
     list.begin(p, t, t.begin / BLOCK);
     int block = list.next(p, t.b);
-    copy_queries<TILE_QUERIES>(p, t, (int)threadIdx.x >> 3, TILE_QUERIES, TILE_THREADS / 8, chunks, q_at);
+    copy_queries<TILE_QUERIES>(p, t, (int)threadIdx.x >> 3, TILE_QUERIES, TILE_THREADS / 8, q_chunks, q_at);
     for (bool begun = false; block >= 0; begun = true) {
         const int first = block * BLOCK;
         const bool partial = first < t.all_begin || first + BLOCK > t.all_end;
@@ -6198,9 +6284,9 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_consta
         with_type<sixteen>(p, [&](auto type) {
             typedef decltype(type) T;
 #pragma unroll 1
-            for (int k = 0; k < chunks; k++)
+            for (int k = 0, at = 0; k < q_chunks; k++, at = at + 1 < chunks ? at + 1 : 0)
 #pragma unroll
-                for (int i = 0; i < 4; i++) {           /* 16 features */
+                for (int i = 0; i < 4; i++) {           /* 16 features, of K in line `at` */
                     unsigned a[2][4];
 #pragma unroll
                     for (int e = 0; e < 2; e++) {
@@ -6212,7 +6298,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_consta
                     for (int j = 0; j < 4; j++) {       /* 16 keys */
                         unsigned x[4];
                         const int row = 16 * j + (lane >> 4) * 8 + (lane & 7);
-                        load_matrices(k_at + piece_at(BLOCK, row, 8 * k + 2 * i + (lane >> 3 & 1)), x);
+                        load_matrices(k_at + piece_at(BLOCK, row, 8 * at + 2 * i + (lane >> 3 & 1)), x);
 #pragma unroll
                         for (int e = 0; e < 2; e++) {
                             mma(s[e][2 * j], a[e][0], a[e][1], a[e][2], a[e][3], x[0], x[1], T());
@@ -6229,7 +6315,6 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_consta
             rows.token = p.one_tile ? v_rows.token : k_rows.token;
             rows.page = p.one_tile ? v_rows.page : k_rows.page;
             rows.features = p.one_tile ? v_rows.features : k_rows.features;
-            rows.eight = p.eight[p.one_tile];
             copy_block<BLOCK, 0>(p, t, rows, p.one_tile ? first : following * BLOCK,
                                  p.one_tile ? v_chunks : chunks, (p.one_tile ? v_at : k_at) + own,
                                  !p.one_tile);
@@ -6353,15 +6438,14 @@ __device__ __forceinline__ void copy_pairs(const params &p, const tile &t, const
             rows.token = part ? v_rows.token : k_rows.token;
             rows.page = part ? v_rows.page : k_rows.page;
             rows.features = part ? v_rows.features : k_rows.features;
-            rows.eight = p.eight[part];
 #pragma unroll 1
             for (int h = 0; h < 2 && more; h++)
                 copy_block<128, 2>(p, t, rows, h ? x.second : x.first, 2, to + own + h * 64 * 128,
                                    part == 0);
-            if (!(part && x.partial) && rows.eight < 0) { barrier_after_copies(full); continue; }
+            if (!(part && x.partial)) { barrier_after_copies(full); continue; }
             copy_commit();
             copy_wait<0>();
-            if (part && x.partial) screen_pair(p, to, s.bad[place]);
+            screen_pair(p, to, s.bad[place]);
             __syncwarp();
             barrier_arrive(full);
         }
@@ -6762,7 +6846,7 @@ __device__ __forceinline__ float share_in_row(float s, float factor, float2 row)
 __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_constant__ params p) {
     DYNAMIC_SHARED(slots);                          /* sample_bytes */
     SHARED(shared, sample_memory);
-    const int lane = threadIdx.x & 31, warp = this_warp(), chunks = (p.d + 63) / 64;
+    const int lane = threadIdx.x & 31, warp = this_warp(), chunks = (p.d + 63) / 64, q_chunks = p.q_chunks;
     const int u = (int)blockIdx.x % p.units, split = (int)blockIdx.x / p.units, r = lane >> 2, c = lane & 3;
     const int size = 1 << p.block_shift, m = 16 * warp + r;
     tile t;
@@ -6775,7 +6859,7 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_const
     const int blocks = (t.end + BLOCK - 1) / BLOCK, last = min((split + 1) * SAMPLE_BLOCKS, blocks);
     int block = split * SAMPLE_BLOCKS;
     if (block >= last) return;
-    char *const q_tile = (char *)slots, *const k_tiles = q_tile + chunks * BLOCK * 128;
+    char *const q_tile = (char *)slots, *const k_tiles = q_tile + q_chunks * BLOCK * 128;
     const unsigned q_at = (unsigned)__cvta_generic_to_shared(q_tile),
                    k_at = (unsigned)__cvta_generic_to_shared(k_tiles);
     const bool extras = p.soft_cap > 0.0f || p.slopes || !(p.scale > 0.0f);
@@ -6783,7 +6867,7 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_const
     const i64 unit = unit_at(p, t.b, t.head, u);
     const copier k_rows(p, t, true, 0);
     const unsigned own = k_at + (unsigned)piece_at(BLOCK, (int)threadIdx.x >> 3, (int)threadIdx.x & 7);
-    copy_queries<BLOCK>(p, t, (int)threadIdx.x >> 3, BLOCK, SAMPLE_THREADS / 8, chunks, q_at);
+    copy_queries<BLOCK>(p, t, (int)threadIdx.x >> 3, BLOCK, SAMPLE_THREADS / 8, q_chunks, q_at);
     copy_block<BLOCK, 0>(p, t, k_rows, block * BLOCK, chunks, own, true);
     copy_commit();
     if (p.stage != AT_MAXIMA && threadIdx.x < BLOCK) {
@@ -6820,9 +6904,9 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_const
         with_type<sixteen>(p, [&](auto type) {
             typedef decltype(type) T;
 #pragma unroll 1
-            for (int k = 0; k < chunks; k++)
+            for (int k = 0, at = 0; k < q_chunks; k++, at = at + 1 < chunks ? at + 1 : 0)
 #pragma unroll
-                for (int i = 0; i < 4; i++) {           /* 16 features */
+                for (int i = 0; i < 4; i++) {           /* 16 features, of K in line `at` */
                     unsigned a[4];
                     const int of_a = 8 * k + 2 * i + (lane >> 4);
                     load_matrices(q_at + piece_at(BLOCK, 16 * warp + (lane & 15), of_a), a);
@@ -6830,7 +6914,7 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_const
                     for (int j = 0; j < 4; j++) {       /* 16 keys */
                         unsigned x[4];
                         const int row = 16 * j + (lane >> 4) * 8 + (lane & 7);
-                        const int of_x = 8 * k + 2 * i + (lane >> 3 & 1);
+                        const int of_x = 8 * at + 2 * i + (lane >> 3 & 1);
                         load_matrices(k_at + place + piece_at(BLOCK, row, of_x), x);
                         mma(s[2 * j], a[0], a[1], a[2], a[3], x[0], x[1], T());
                         mma(s[2 * j + 1], a[0], a[1], a[2], a[3], x[2], x[3], T());
@@ -7937,8 +8021,6 @@ __device__ __forceinline__ void load_rows(int type, int vector, const char *cons
     else if (type == SANTA_F32) load(0.0f);
     else load(__nv_fp8_e4m3());
 }
-
-__device__ __forceinline__ bool is_finite(float x) { return fabsf(x) <= FLT_MAX; }
 
 /* The block of the copy with key j of a sequence, or NULL if the block table is wrong. */
 __device__ __forceinline__ char *copied_block(const params &p, int b, int kv, int j) {
@@ -17783,7 +17865,7 @@ struct call {
     const float *list_weights;
     bool listed_row;                                /* each query row has its own */
     const santa_attention *a;
-    bool tiles;                                     /* q, K and V suit those of >>prefill-kernel */
+    bool by_tiles;                                  /* see pipeline */
     bool joined;                                    /* by k_dense itself, see joins_splits */
     bool shares_rows;                               /* a pass of k_dense has several query rows */
     int rows_done;                                  /* query rows that a pipeline's launch has done */
@@ -17809,6 +17891,8 @@ struct pipeline {
     /* query row c.p.q_index, or c.rows_done of them */
     cudaError_t (*launch)(call &c);
     cudaError_t (*count)(const call &c);            /* its stats */
+    /* whether a call is done by tiles, if they take its numbers; or NULL: none is */
+    bool (*tiles)(const santa_problem &problem);
 };
 
 /* Heads of a slice of k_scores and k_dense. */
@@ -17838,6 +17922,7 @@ constexpr unsigned bit(santa_method m) { return 1u << (int)m; }
 /* Types of K and V that plain loads alone read, see load_number and load_coded. */
 bool is_coded(santa_dtype t) { return t == SANTA_Q8_0 || t == SANTA_E5M2 || t == SANTA_Q4_0; }
 
+bool is_sixteen(int type) { return type == SANTA_F16 || type == SANTA_BF16; }
 bool is_eight(int type) { return type == SANTA_E4M3 || type == SANTA_E5M2; }
 i64 size_of(santa_dtype t) { return t == SANTA_F32 ? 4 : is_eight(t) ? 1 : 2; }
 
@@ -18041,6 +18126,13 @@ santa_status measure_many(const santa_attention &a, geometry *g);
 cudaError_t launch_list(call &c, bool overlap);
 bool suits_many(const call &c);
 cudaError_t launch_all_keys(call &c);
+
+bool has_short_rows(const santa_problem &problem);
+bool exact_by_tiles(const santa_problem &problem) {
+    const santa_attention &a = problem.a;
+    /* errors are found row by row */
+    return problem.q_len >= PREFILL_ROWS && !a.std_error && !a.first_tokens && !has_short_rows(problem);
+}
 
 santa_status measure_exact(const santa_problem *problem, geometry *g) {
     const santa_attention &a = problem->a;
@@ -18254,19 +18346,19 @@ bool map_boxes(const santa_tensor *t, int rows, CUtensorMap *map) {
 void find_boxes(const call &c, groups_params *p) {
     const i64 both = (p->table ? c.a->k.shape[1] : 0) | BLOCK, keys = both & -both;
     p->box_keys = 0;
-    if (keys < 32 || p->eight[0] >= 0 || p->eight[1] >= 0) return;
+    if (keys < 32) return;
     if (map_boxes(&c.a->k, (int)keys, &p->k_map) && map_boxes(&c.a->v, (int)keys, &p->v_map))
         p->box_keys = (int)keys;
 }
 
-/* What their tiles take: K and V of q's type of 16 bits, or of floats of 8, which are made
-   such; a soft cap up to TILES_CAP, since finish_rows is off by 2^-24 of it. */
+/* What their tiles take as it lies: numbers of 16 bits of one type; a soft cap up to TILES_CAP,
+   since finish_rows is off by 2^-24 of it. Anything else is copied first, see tile_rows. */
 constexpr float TILES_CAP = 1024.0f;
 bool suits_tiles(const santa_attention *a) {
-    const santa_dtype type = a->q.dtype, k = a->k.dtype, v = a->v.dtype;
+    const santa_dtype type = a->q.dtype;
     const i64 d = a->k.shape[3], dv = a->v.shape[3];
-    return (type == SANTA_F16 || type == SANTA_BF16) && (k == type || is_eight(k))
-        && (v == type || is_eight(v)) && in_pieces(&a->q) && in_pieces(&a->k) && in_pieces(&a->v)
+    return is_sixteen(type) && a->k.dtype == type && a->v.dtype == type && !is_scaled(a)
+        && in_pieces(&a->q) && in_pieces(&a->k) && in_pieces(&a->v)
         && d % 8 == 0 && d <= 256 && dv % 8 == 0 && a->soft_cap <= TILES_CAP;
 }
 
@@ -18286,6 +18378,8 @@ bool fill_tiles(call &c, i64 heads, i64 rows) {
     p.by_tile_heads = divide_by((unsigned)p.tile_heads);
     p.tiles = (int)ceil_div(c.g.q_len + (p.by_position ? p.tile_rows - 1 : 0), p.tile_rows);
     p.v_slices = (int)ceil_div(c.g.dv, TILE_COLUMNS);
+    p.q_numbers = (int)c.a->q.shape[3];
+    p.q_chunks = (p.q_numbers + 63) / 64;
     p.pair_out = p.out_type != SANTA_F32 && p.out_stride[3] == 2 && (uintptr_t)p.out % 4 == 0
               && p.out_stride[0] % 4 == 0 && p.out_stride[1] % 4 == 0 && p.out_stride[2] % 4 == 0;
     return fits({ p.tiles, c.g.kv_heads * slices * p.v_slices, c.g.batch });
@@ -18305,7 +18399,7 @@ template <typename T> cudaError_t launch_tiles(call &c) {
     dim3 grid = grid_of({ p.tiles, c.g.kv_heads * p.tile_slices * p.v_slices, c.g.batch });
     bool there = false;
     const bool extras = p.soft_cap > 0.0f || p.slopes || !(p.scale > 0.0f);
-    if (p.d <= 128 && p.dv <= 128 && !extras) {
+    if (p.d <= 128 && p.dv <= 128 && p.q_chunks <= (p.d + 63) / 64 && !extras) {
         const cudaError_t e = find_code(c, (const void *)k_prefill_groups<T, false>, &there);
         if (e != cudaSuccess) return e;
     }
@@ -18324,27 +18418,13 @@ template <typename T> cudaError_t launch_tiles(call &c) {
             }
         return launch_large<k_prefill_groups<T, false>>(c, all, grid, 3 * 128, GROUPS_BYTES, false);
     }
-    p.one_tile = c.card.shared < prefill_bytes(p.d, false) + (int)sizeof(screened);
-    return launch_large<k_prefill>(c, grid, TILE_THREADS, (size_t)prefill_bytes(p.d, p.one_tile), false);
-}
-
-/* A kernel of tiles: there K and V are of q's type. */
-template <typename F> cudaError_t with_tiles(call &c, F f) {
-    params &p = c.p;
-    const int type = p.k_type;
-    p.eight[0] = is_eight(type) ? type : -1;
-    p.eight[1] = is_eight(p.v_type) ? p.v_type : -1;
-    p.k_type = p.q_type;
-    const cudaError_t e = f();
-    p.k_type = type;
-    return e;
+    p.one_tile = c.card.shared < prefill_bytes(p.q_chunks, p.d, false) + (int)sizeof(screened);
+    return launch_large<k_prefill>(c, grid, TILE_THREADS, (size_t)prefill_bytes(p.q_chunks, p.d, p.one_tile), false);
 }
 
 cudaError_t launch_prefill(call &c) {
     c.rows_done = c.p.q_len;
-    return with_tiles(c, [&] {
-        return c.p.k_type == SANTA_F16 ? launch_tiles<__half>(c) : launch_tiles<__nv_bfloat16>(c);
-    });
+    return c.p.k_type == SANTA_F16 ? launch_tiles<__half>(c) : launch_tiles<__nv_bfloat16>(c);
 }
 
 /* First tokens and a window are a list of two ranges for each KV head. */
@@ -18397,10 +18477,7 @@ cudaError_t launch_dense_blocks(call &c) {
 cudaError_t launch_exact(call &c) {
     params &p = c.p;
     if (c.g.has_firsts) return launch_firsts(c);
-    /* errors are found row by row */
-    if (p.q_len >= PREFILL_ROWS && c.tiles && !p.std_error && !c.g.short_splits
-        && fill_tiles(c, TILE_HEADS, 0))
-        return launch_prefill(c);
+    if (c.by_tiles && suits_tiles(c.a) && fill_tiles(c, TILE_HEADS, 0)) return launch_prefill(c);
     if (suits_many(c)) return launch_all_keys(c);
     const bool scaled = is_scaled(c.a), same_v = p.v_type == p.k_type && suits_rings(&c.a->v, p.dv);
     const bool streams = c.streams && same_v && p.v_row == p.v_stride[1];
@@ -18675,6 +18752,10 @@ bool asks(const santa_sample_attention_options &x) {
     return x.mask || x.mask_out || x.audit || x.row_mass;
 }
 
+bool sparse_by_tiles(const santa_problem &problem) {
+    return problem.q_len >= PREFILL_ROWS || asks(problem.o.sample_attention);
+}
+
 void size_masks(i64 size, i64 q_len, i64 keys, geometry *g) {
     g->k_blocks = ceil_div(keys, size);
     g->q_blocks = (q_len + 2 * size - 2) / size;
@@ -18685,7 +18766,7 @@ santa_status measure_sparse(const santa_problem *problem, geometry *g) {
     const i64 size = x.block_size;
     const santa_status s = measure_exact(problem, g);
     if (s != SANTA_OK) return s;
-    if (g->q_len < PREFILL_ROWS && !asks(x)) return SANTA_OK;
+    if (!sparse_by_tiles(*problem)) return SANTA_OK;
     size_masks(size, g->q_len, g->keys, g);
     g->mask_words = ceil_div(g->k_blocks, 32);
     g->is_sampled = !x.mask;
@@ -18725,10 +18806,8 @@ void arrange_sparse(const geometry &g, santa_stash stash, layout *l) {
 
 cudaError_t launch_stage(call &c, int stage) {
     c.p.stage = stage;
-    return with_tiles(c, [&] {
-        return launch_large<k_sample>(c, grid_of(c.g.sample), SAMPLE_THREADS, (size_t)sample_bytes(c.p.d),
-                                      false);
-    });
+    return launch_large<k_sample>(c, grid_of(c.g.sample), SAMPLE_THREADS,
+                                  (size_t)sample_bytes(c.p.q_chunks, c.p.d), false);
 }
 
 void fill_sparse(const santa_sample_attention_options &x, const geometry &g, params *p) {
@@ -19924,28 +20003,29 @@ cudaError_t launch_va(call &c) {
 cudaError_t count_nothing(const call &) { return cudaSuccess; }
 
 const pipeline pipelines[] = {
-    { bit(SANTA_DENSE), SANTA_SCORES_EXACT, false, measure_exact, arrange_exact, launch_exact, count_rows },
+    { bit(SANTA_DENSE), SANTA_SCORES_EXACT, false, measure_exact, arrange_exact, launch_exact, count_rows,
+      exact_by_tiles },
     { bit(SANTA_DENSE), SANTA_SCORES_EXACT, true, measure_listed, arrange_exact, launch_listed,
-      count_listed },
+      count_listed, nullptr },
     { bit(SANTA_IID) | bit(SANTA_STRAT) | bit(SANTA_SYS) | bit(SANTA_PROP), SANTA_SCORES_EXACT, false,
-      measure_sampled<measure_comb>, arrange_sampled, launch_sampled<comb>, count_rows },
+      measure_sampled<measure_comb>, arrange_sampled, launch_sampled<comb>, count_rows, nullptr },
     { bit(SANTA_FLASH), SANTA_SCORES_EXACT, false, measure_sampled<measure_flash>, arrange_sampled,
-      launch_sampled<flash>, count_rows },
+      launch_sampled<flash>, count_rows, nullptr },
     { bit(SANTA_SAMPLE_ATTENTION), SANTA_SCORES_EXACT, false, measure_sparse, arrange_sparse, launch_sparse,
-      count_rows },
-    { bit(SANTA_PPS), SANTA_SCORES_EXACT, false, measure_pps, arrange_pps, launch_pps, count_drawn_rows },
+      count_rows, sparse_by_tiles },
+    { bit(SANTA_PPS), SANTA_SCORES_EXACT, false, measure_pps, arrange_pps, launch_pps, count_drawn_rows, nullptr },
     { bit(SANTA_SYS) | bit(SANTA_PROP) | bit(SANTA_PPS), SANTA_SCORES_PROXY, false, measure_proxy,
-      arrange_proxy, launch_proxy, count_drawn_rows },
+      arrange_proxy, launch_proxy, count_drawn_rows, nullptr },
     { bit(SANTA_TOP_K) | bit(SANTA_TOP_P), SANTA_SCORES_EXACT, false, measure_selected, arrange_selected,
-      launch_selected, count_rows },
+      launch_selected, count_rows, nullptr },
     { bit(SANTA_TOP_K) | bit(SANTA_TOP_P), SANTA_SCORES_PROXY, false, measure_selected, arrange_selected,
-      launch_selected, count_drawn_rows },
-    { bit(SANTA_VATTENTION), SANTA_SCORES_EXACT, false, measure_va, arrange_va, launch_va, count_nothing },
-    { bit(SANTA_VATTENTION), SANTA_SCORES_PROXY, false, measure_va, arrange_va, launch_va, count_nothing },
+      launch_selected, count_drawn_rows, nullptr },
+    { bit(SANTA_VATTENTION), SANTA_SCORES_EXACT, false, measure_va, arrange_va, launch_va, count_nothing, nullptr },
+    { bit(SANTA_VATTENTION), SANTA_SCORES_PROXY, false, measure_va, arrange_va, launch_va, count_nothing, nullptr },
     { bit(SANTA_SAAP), SANTA_SCORES_EXACT, false, measure_routed, arrange_routed, launch_routed,
-      count_routed },
+      count_routed, nullptr },
     { bit(SANTA_SAAP), SANTA_SCORES_PROXY, false, measure_routed, arrange_routed, launch_routed,
-      count_routed },
+      count_routed, nullptr },
 };
 
 /* Whether no row can have as many keys as dense_below asks for. */
@@ -19956,6 +20036,11 @@ bool none_short(const santa_problem &problem, i64 below) {
     const i64 first = problem.capacity - (a.causal ? problem.q_len - 1 : 0);
     const bool alike = !a.seq_lens && !a.context_lens && !a.kv_start;
     return below <= 0 || (alike && first >= below && (a.window <= 0 || a.window >= below));
+}
+
+/* Some rows may be dense because they are short, others are not. */
+bool has_short_rows(const santa_problem &problem) {
+    return !all_short(problem) && !none_short(problem, problem.o.dense_below);
 }
 
 const pipeline *pipeline_for(santa_method method, santa_scores_method scores, bool lists) {
@@ -20017,26 +20102,30 @@ santa_status measure_ranks(const santa_problem *problem, geometry *g) {
     return SANTA_OK;
 }
 
+void fill_sizes(const santa_problem &problem, geometry *g) {
+    memset(g, 0, sizeof *g);
+    g->unit_shift = 6;
+    g->batch = problem.batch;
+    g->q_len = problem.q_len;
+    g->heads = problem.heads;
+    g->all_heads = g->heads;
+    g->kv_heads = problem.kv_heads;
+    g->group = problem.group;
+    g->d = problem.head_dim;
+    g->dv = problem.head_dim_v;
+    g->keys = problem.capacity;
+    g->blocks = ceil_div(g->keys, BLOCK);
+}
+
 /* The sizes of a problem whose method has a pipeline, and whether they are within the
    limits. */
 santa_status geometry_of(const pipeline &row, const santa_problem *problem, geometry *g) {
-    memset(g, 0, sizeof *g);
-    g->unit_shift = 6;
-    g->batch = problem->batch;
-    g->q_len = problem->q_len;
-    g->heads = problem->heads;
-    g->all_heads = g->heads;
-    g->kv_heads = problem->kv_heads;
-    g->group = problem->group;
-    g->d = problem->head_dim;
-    g->dv = problem->head_dim_v;
-    g->keys = problem->capacity;
+    fill_sizes(*problem, g);
     /* the last block ends within int */
     if (g->keys > INT32_MAX - (BLOCK - 1)) return SANTA_ERR_BACKEND_TOO_LONG;
     if (g->batch > 65535 || g->heads > 65535) return SANTA_ERR_BACKEND_SIZE;
     if (g->d > INT32_MAX || g->dv > INT32_MAX) return SANTA_ERR_BACKEND_SIZE;
     /* from here on no product leaves int64 */
-    g->blocks = ceil_div(g->keys, BLOCK);
     g->columns = ceil_div(g->dv, 256);
     g->stats = { g->kv_heads, g->batch, 1 };
     g->ranks = problem->o.ranks.count > 1 ? problem->o.ranks.count : 0;
@@ -20048,9 +20137,8 @@ santa_status geometry_of(const pipeline &row, const santa_problem *problem, geom
     g->weighs = g->together || g->list_portions;
     g->keeps_lse = problem->a.std_error && !problem->a.lse && (g->weighs || g->buckets);
     if (s == SANTA_OK && g->ranks) return measure_ranks(problem, g);
-    const i64 below = problem->o.dense_below;
-    if (s != SANTA_OK || all_short(*problem) || none_short(*problem, below)) return s;
-    const i64 most = below < g->keys ? below : g->keys;
+    if (s != SANTA_OK || !has_short_rows(*problem)) return s;
+    const i64 below = problem->o.dense_below, most = below < g->keys ? below : g->keys;
     const santa_status dense = measure_dense(problem, most, false, g);
     g->short_splits = g->dense_splits[SMALLER];
     return dense;
@@ -20109,23 +20197,25 @@ layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {
     return l;
 }
 
-/* A call does its items in up to three parts, which have all KV heads of so many sequences, or
-   some of one; a call without a range is one part. A part is a problem of its own: its tensors
-   and arrays are views of the caller's. What remembers the caller's sizes are the last fields
-   of params. */
+/* A call does its items in parts, which have all KV heads of so many sequences, or some of one,
+   and up to `most` items each: up to three parts if that is no limit, and one without a range.
+   A part is a problem of its own: its tensors and arrays are views of the caller's. What
+   remembers the caller's sizes are the last fields of params. */
 struct item_part { i64 sequence, sequences, kv_head, kv_heads; };
-struct item_parts { item_part part[3]; int count; };
 
-item_parts parts_of(const santa_problem &problem) {
-    const i64 all = problem.kv_heads, end = problem.o.item_end;
-    item_parts x = {};
-    for (i64 at = problem.o.item_begin; at < end;) {
-        const i64 first = at % all, left = end - at, whole = first ? 0 : left / all;
-        item_part &y = x.part[x.count++];
-        y = { at / all, whole ? whole : 1, first, left < all - first ? left : all - first };
-        at += y.sequences * y.kv_heads;
+item_part part_from(const santa_problem &problem, i64 at, i64 most) {
+    const i64 all = problem.kv_heads, first = at % all, in_row = all - first;
+    i64 left = problem.o.item_end - at;
+    if (left > most) left = most;
+    const i64 whole = first ? 0 : left / all;
+    return { at / all, whole ? whole : 1, first, left < in_row ? left : in_row };
+}
+template <typename F> void for_each_part(const santa_problem &problem, i64 most, F f) {
+    for (i64 at = problem.o.item_begin; at < problem.o.item_end;) {
+        const item_part x = part_from(problem, at, most);
+        f(x);
+        at += x.sequences * x.kv_heads;
     }
-    return x;
 }
 
 /* What is not there may have any stride. */
@@ -20205,6 +20295,86 @@ void make_part(const santa_problem &whole, const item_part &x, santa_problem *pa
     route_part(whole, x, router);
 }
 
+/* >>tile-rows. A call by tiles whose q, K or V these do not take as they lie, see suits_tiles:
+   first such become rows of 16 bits in the workspace, next to each other, with zeros up to
+   whole pieces; what follows is a problem of these. Their type is that of q; of an f32 q that
+   of K or V, or f16, and then q is in two parts. Exact are floats of 8 bits; blocks and what
+   has scales is rounded. */
+enum { TILE_Q, TILE_K, TILE_V };
+struct tile_rows {
+    santa_dtype type;
+    bool in_parts;
+    i64 pitch[3];                                   /* numbers of a row; 0: as it lies, or nothing is copied */
+    i64 most_items;                                 /* whose copies are there at a time */
+};
+/* A workspace has room for copies of so many bytes, or of one item. */
+#ifndef SANTA_CUDA_TILE_ROWS
+#define SANTA_CUDA_TILE_ROWS ((i64)512 << 20)
+#endif
+
+tile_rows tile_rows_of(const pipeline &row, const santa_problem &problem) {
+    const santa_attention &a = problem.a;
+    const santa_dtype q = a.q.dtype, k = a.k.dtype, v = a.v.dtype,
+                      type = q != SANTA_F32 ? q : is_sixteen(k) ? k : is_sixteen(v) ? v : SANTA_F16;
+    const i64 d = problem.head_dim, dv = problem.head_dim_v, most_d = q == SANTA_F32 ? 128 : 256;
+    const auto fits = [&](santa_dtype x) { return x == type || is_eight(x) || is_blocks_type(x); };
+    const auto lies_well = [&](const santa_tensor &t, const santa_tensor &scales, i64 n) {
+        return t.dtype == type && !scales.data && n % 8 == 0 && in_pieces(&t);
+    };
+    tile_rows x = { type, q == SANTA_F32, { 0, 0, 0 }, INT64_MAX };
+    if (!row.tiles || !row.tiles(problem) || !fits(k) || !fits(v) || d > most_d || a.soft_cap > TILES_CAP
+        || problem.heads * ceil_div(dv, TILE_COLUMNS) > 65535)
+        return x;
+    /* row_mass has the kernels of single rows */
+    if (x.in_parts && row.tiles == sparse_by_tiles && problem.o.sample_attention.row_mass) return x;
+    if (x.in_parts) x.pitch[TILE_Q] = 2 * ceil_div(d, 64) * 64;
+    else if (!lies_well(a.q, santa_tensor(), d)) x.pitch[TILE_Q] = ceil_div(d, 8) * 8;
+    if (!lies_well(a.k, a.k_scales, d) || !lies_well(a.v, a.v_scales, dv)) {
+        x.pitch[TILE_K] = ceil_div(d, 8) * 8;       /* both, as they share their pages */
+        x.pitch[TILE_V] = ceil_div(dv, 8) * 8;
+    }
+    const i64 of_q = problem.group * x.pitch[TILE_Q], of_keys = x.pitch[TILE_K] + x.pitch[TILE_V];
+    const double bytes = 2.0 * ((double)problem.q_len * (double)of_q + (double)problem.capacity * (double)of_keys);
+    if (bytes > 0.0 && problem.o.ranks.count <= 1) {
+        const double items = (double)SANTA_CUDA_TILE_ROWS / bytes;
+        x.most_items = items < 1.0 ? 1 : items < 1e18 ? (i64)items : INT64_MAX;
+    }
+    return x;
+}
+
+/* Makes it a problem of the copies, which begin at `at`. Returns their bytes, SIZE_MAX where
+   there is no such number. */
+size_t place_tile_rows(const tile_rows &x, char *at, santa_problem *problem) {
+    santa_attention &a = problem->a;
+    size_t all = 0;
+    const auto place = [&](int which, santa_tensor *t, i64 rows, i64 heads) {
+        const i64 pitch = x.pitch[which];
+        if (!pitch) return;
+        char *const data = (char *)((uintptr_t)at + all);
+        *t = which == TILE_Q ? santa_view(data, x.type, problem->batch, rows, heads, pitch)
+                             : santa_view_hnd(data, x.type, problem->batch, rows, heads, pitch);
+        t->device = SANTA_CUDA;
+        size_t n = saturating(saturating((size_t)(problem->batch * heads), (size_t)rows), 2 * (size_t)pitch);
+        if (n > (size_t)PTRDIFF_MAX / 4) n = (size_t)PTRDIFF_MAX / 4;
+        all += (n + 255) / 256 * 256;
+    };
+    place(TILE_Q, &a.q, problem->q_len, problem->heads);
+    place(TILE_K, &a.k, problem->capacity, problem->kv_heads);
+    place(TILE_V, &a.v, problem->capacity, problem->kv_heads);
+    if (!x.pitch[TILE_K]) return all;
+    a.block_table = nullptr;
+    a.k_scales = a.v_scales = santa_tensor();
+    return all;
+}
+
+/* A part of a call as what follows sees it; copies: bytes of the workspace before what that
+   needs. */
+size_t make_tile_part(const tile_rows &x, const santa_problem &whole, const item_part &at, char *copies,
+                      santa_problem *part, santa_buckets *router) {
+    make_part(whole, at, part, router);
+    return place_tile_rows(x, copies, part);
+}
+
 santa_status part_fits(const pipeline &row, const santa_problem *problem) {
     const santa_attention *a = &problem->a;
     geometry g;
@@ -20247,8 +20417,6 @@ santa_status check(const santa_problem *problem) {
     const santa_options *o = &problem->o;
     const pipeline *row = pipeline_of(*problem);
     if (!row) return SANTA_ERR_BACKEND_SCORES;
-    if (o->method == SANTA_SAMPLE_ATTENTION && (is_coded(a->k.dtype) || is_coded(a->v.dtype)))
-        return SANTA_ERR_BACKEND_DTYPE;
     if (a->first_tokens && (a->key_list || o->dense_below)) return SANTA_ERR_BACKEND_FIRST_TOKENS;
     if (o->ranks.count > 1 && !meets_ranks(*a, *o)) return SANTA_ERR_BACKEND_RANKS;
     if (o->method == SANTA_VATTENTION && o->vattention.heavy) return SANTA_ERR_BACKEND_HEAVY;
@@ -20258,36 +20426,42 @@ santa_status check(const santa_problem *problem) {
     if (o->scores == SANTA_SCORES_PROXY && (uintptr_t)a->proxy % 16) return SANTA_ERR_BACKEND_ALIGNMENT;
     if (o->method == SANTA_SAAP && (uintptr_t)a->buckets->index % 4) return SANTA_ERR_BUCKETS_INDEX;
     if (o->method == SANTA_SAAP && !router_lies_on_numbers(a->buckets)) return SANTA_ERR_BACKEND_ALIGNMENT;
-    const item_parts parts = parts_of(*problem);
+    const tile_rows tiled = tile_rows_of(*row, *problem);
     santa_problem part;
     santa_buckets router;
     santa_status s = SANTA_OK;
-    for (int i = 0; i < parts.count && s == SANTA_OK; i++) {
-        make_part(*problem, parts.part[i], &part, &router);
-        s = part_fits(*row, &part);
-    }
+    for_each_part(*problem, tiled.most_items, [&](const item_part &x) {
+        if (s != SANTA_OK) return;
+        const size_t copies = make_tile_part(tiled, *problem, x, nullptr, &part, &router);
+        s = copies > (size_t)PTRDIFF_MAX / 4 ? SANTA_ERR_OVERFLOW : part_fits(*row, &part);
+    });
     return s;
 }
 
 /* Of several parts: mean_sum's. */
-size_t means_bytes(const item_parts &parts) { return parts.count > 1 ? 256 : 0; }
+size_t means_bytes(const santa_problem &problem, i64 most_items) {
+    const item_part x = part_from(problem, problem.o.item_begin, most_items);
+    return x.sequences * x.kv_heads < problem.o.item_end - problem.o.item_begin ? 256 : 0;
+}
 
 size_t workspace_size(const santa_problem *problem) {
     geometry g;
     const pipeline *row = pipeline_of(*problem);
-    const item_parts parts = parts_of(*problem);
     santa_problem part;
     santa_buckets router;
     size_t most = 0;
+    bool fits = true;
     if (!row) return 0;
-    for (int i = 0; i < parts.count; i++) {
-        make_part(*problem, parts.part[i], &part, &router);
-        if (geometry_of(*row, &part, &g) != SANTA_OK) return 0;
-        const size_t total = layout_of(*row, g, problem->o.stash).total;
+    const tile_rows tiled = tile_rows_of(*row, *problem);
+    for_each_part(*problem, tiled.most_items, [&](const item_part &x) {
+        const size_t copies = make_tile_part(tiled, *problem, x, nullptr, &part, &router);
+        fits &= geometry_of(*row, &part, &g) == SANTA_OK;
+        if (!fits) return;
+        const size_t total = copies + layout_of(*row, g, problem->o.stash).total;
         if (g.ranks) most += total;                 /* all are there until the last exchange is done */
         else if (most < total) most = total;
-    }
-    return most + means_bytes(parts) + 255;
+    });
+    return fits ? most + means_bytes(*problem, tiled.most_items) + 255 : 0;
 }
 
 /* Anything the GPU can reach; a host pointer is the usual mistake. */
@@ -20460,10 +20634,11 @@ santa_status prepare(const santa_problem *problem, void *workspace, call *c) {
     c->stream = (cudaStream_t)problem->o.stream;
     c->cores = vectors(&a->k) && p.d <= 256 && whole_pieces(p.k_type, p.d);
     c->streams = suits_rings(&a->k, p.d) && p.k_row == p.k_stride[1];
-    c->tiles = suits_tiles(a) && !is_scaled(a);
     return read_device(&c->card);
 }
 
+santa_status copy_tile_rows(const tile_rows &x, const santa_problem &whole, const item_part &at,
+                            const santa_problem &tiles, cudaStream_t stream);
 santa_status decode_part(const santa_problem *problem, const santa_problem &whole_call, const item_part &at,
                          void *workspace, santa_stats *stats, i64 *means, call &c);
 
@@ -20472,7 +20647,8 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     const santa_attention *a = &problem->a;
     const santa_options *o = &problem->o;
     santa_status s;
-    if (!pipeline_of(*problem)) return SANTA_ERR_BACKEND_SCORES;      /* santa_decode has run check */
+    const pipeline *row = pipeline_of(*problem);
+    if (!row) return SANTA_ERR_BACKEND_SCORES;      /* santa_decode has run check */
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     if (workspace_bytes < workspace_size(problem)) return SANTA_ERR_WORKSPACE_SIZE;
     const bool proxied = o->scores == SANTA_SCORES_PROXY, adapts = o->method == SANTA_VATTENTION;
@@ -20499,8 +20675,8 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     for (const void *at : others) if (at && (s = check_pointer(at)) != SANTA_OK) return s;
     for (const void *at : routed) if (at && (s = check_pointer(at)) != SANTA_OK) return s;
 
-    const item_parts parts = parts_of(*problem);
-    const size_t room = means_bytes(parts);
+    const tile_rows tiled = tile_rows_of(*row, *problem);
+    const size_t room = means_bytes(*problem, tiled.most_items);
     char *at = (char *)(((uintptr_t)workspace + 255) / 256 * 256);
     i64 *const means = room ? (i64 *)at : nullptr;
     const cudaStream_t stream = (cudaStream_t)o->stream;
@@ -20510,17 +20686,73 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     s = cuda_status(e);
     santa_problem part;
     santa_buckets part_router;
-    call c[3];
+    call c[3];                                      /* over ranks there are not more parts */
+    int count = 0;
     at += room;
-    for (int i = 0; i < parts.count && s == SANTA_OK; i++) {
-        make_part(*problem, parts.part[i], &part, &part_router);
-        s = decode_part(&part, *problem, parts.part[i], at, stats, means, c[i]);
-        if (c[i].g.ranks) at += c[i].l.total;
-    }
+    for_each_part(*problem, tiled.most_items, [&](const item_part &x) {
+        if (s != SANTA_OK) return;
+        call &now = c[count];
+        const size_t copies = make_tile_part(tiled, *problem, x, at, &part, &part_router);
+        if (copies) s = copy_tile_rows(tiled, *problem, x, part, stream);
+        if (s == SANTA_OK) s = decode_part(&part, *problem, x, at + copies, stats, means, now);
+        if (!now.g.ranks) return;
+        at += copies + now.l.total;
+        count++;
+    });
     /* when nothing can fail to meet the others any more */
-    for (int i = 0; i < parts.count && s == SANTA_OK && c[i].g.ranks; i++)
+    for (int i = 0; i < count && s == SANTA_OK; i++)
         s = cuda_status(launch<k_join_ranks>(c[i], dim3((unsigned)c[i].g.results), 128, 0, false));
     return s;
+}
+
+/* Where a part is in its call. */
+void place_part(const item_part &at, params *p) {
+    p->first_sequence = (int)at.sequence;
+    p->first_head = (int)(at.kv_head * p->group);
+}
+
+/* Fills the copies of a part of a call; `tiles` is the problem of these. */
+santa_status copy_tile_rows(const tile_rows &x, const santa_problem &whole, const item_part &at,
+                            const santa_problem &tiles, cudaStream_t stream) {
+    santa_problem part;
+    santa_buckets router;
+    geometry g;
+    call c;
+    rows_params p;
+    memset((void *)&c, 0, sizeof c);
+    memset((void *)&p, 0, sizeof p);
+    c.stream = stream;
+    make_part(whole, at, &part, &router);
+    fill_sizes(part, &g);
+    g.all_heads = whole.heads;
+    fill_problem(&part, g, &p);
+    place_part(at, &p);
+    const santa_attention &a = part.a, &b = tiles.a;
+    const santa_tensor *const from[] = { &a.q, &a.k, &a.v }, *const to[] = { &b.q, &b.k, &b.v };
+    const santa_tensor none = {}, *const scales[] = { &none, &a.k_scales, &a.v_scales };
+    cudaError_t e = cudaSuccess;
+    for (int i = TILE_Q; i <= TILE_V && e == cudaSuccess; i++) {
+        const santa_tensor &t = *from[i];
+        const bool of_keys = i != TILE_Q, in_parts = i == TILE_Q && x.in_parts;
+        if (!x.pitch[i]) continue;
+        p.from = (const char *)t.data;
+        byte_strides(&t, p.from_stride);
+        fill_scales(scales[i], &p.scales);
+        p.to = (char *)to[i]->data;
+        p.type = t.dtype;
+        p.to_type = x.type;
+        p.numbers = (int)(i == TILE_V ? g.dv : g.d);
+        p.pitch = (int)x.pitch[i];
+        p.of_keys = of_keys;
+        p.of_k = i == TILE_K;
+        p.vector = is_blocks_type(t.dtype) || in_pieces(&t);
+        p.in_parts = in_parts;
+        p.by_pieces = divide_by((unsigned)(p.pitch / (in_parts ? 16 : 8)));
+        const i64 rows = of_keys ? g.keys : g.q_len;
+        e = launch_large<k_tile_rows>(c, p, grid_of({ ceil_div(rows, BLOCK), of_keys ? g.kv_heads : g.heads,
+                                                      g.batch }), ROW_COPIERS, 0, false);
+    }
+    return cuda_status(e);
 }
 
 /* One part of a call, see make_part; over ranks c is ready for k_join_ranks. */
@@ -20536,8 +20768,8 @@ santa_status decode_part(const santa_problem *problem, const santa_problem &whol
     c.g.all_heads = whole_call.heads;
     c.l = layout_of(*row, c.g, o->stash);
     if ((s = prepare(problem, workspace, &c)) != SANTA_OK) return s;
-    p.first_sequence = (int)at.sequence;
-    p.first_head = (int)(at.kv_head * c.g.group);
+    c.by_tiles = row->tiles && row->tiles(*problem);
+    place_part(at, &p);
     p.means = means;
     p.stats = stats;
     p.std_error = a->std_error;

@@ -3,6 +3,8 @@
    santa_cuda.cu. */
 #ifndef SANTA_TEST_LAUNCHED_H
 #define SANTA_TEST_LAUNCHED_H
+/* Room for the rows that tiles want copied: so little that small calls go in parts. */
+#define SANTA_CUDA_TILE_ROWS ((i64)200000)
 #include <ctype.h>
 #include <cxxabi.h>
 #include <stdlib.h>

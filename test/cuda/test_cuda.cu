@@ -2157,15 +2157,6 @@ static void errors(void) {
          [](santa_attention *, santa_options *o) { o->scores = SANTA_SCORES_BERNOULLI_IID; });
     with("std_error on the host", SANTA_ERR_HOST_POINTER,
          [](santa_attention *a, santa_options *) { a->std_error = host; });
-    for (int i = 0; i < 2; i++) {
-        santa_options   o = g.o;
-        santa_attention a = g.a;
-        o.method = SANTA_SAMPLE_ATTENTION;
-        a.causal = 1;
-        santa_clear_unused_options(&o);
-        (i ? a.k : a.v).dtype = i ? SANTA_Q8_0 : SANTA_E5M2;
-        refuse(g, a, o, g.workspace(), (size_t)1 << 40, g.stats, SANTA_ERR_BACKEND_DTYPE, "q8_0");
-    }
     with("kv_start on the host", SANTA_ERR_HOST_POINTER, [](santa_attention *a, santa_options *) {
         static const int32_t none[16] = {0};
         a->kv_start = none;

@@ -50,6 +50,7 @@ struct problem {
     santa_stats    *stats;
     santa_buckets   router;                          /* see add_router: a points to it then */
     santa_method    asked;                           /* dense stands for it, see as_dense; 0: no other */
+    int64_t         d;                               /* head_dim, where it is not k's: of rows that are filled up */
 
     santa_tensor *tensor(int i) { return i == 0 ? &a.q : i == 1 ? &a.k : i == 2 ? &a.v : &a.out; }
 };
@@ -214,18 +215,18 @@ static void check_parameters(const problem &x, const params &p, int64_t row, con
     const char *const kernel = name.c_str();
     const void *const data[4] = {p.q, p.k, p.v, p.out};
     const i64 *const stride[4] = {p.q_stride, p.k_stride, p.v_stride, p.out_stride};
-    const bool tiles = name.compare(0, 9, "k_prefill") == 0 && name != "k_prefill_stats",
-               widens = tiles || name == "k_sample";
+    const bool tiles = (name.compare(0, 9, "k_prefill") == 0 && name != "k_prefill_stats")
+                    || name == "k_sample";
     const int type[4] = {p.q_type, p.k_type, p.v_type, p.out_type};
     for (int i = 0; i < 4; i++) {
         const santa_tensor &t = *const_cast<problem &>(x).tensor(i);
-        bool same = data[i] == t.data && type[i] == (int)(i == 1 && widens ? a.q.dtype : t.dtype);
-        if (widens && (i == 1 || i == 2)) same &= p.eight[i - 1] == (is_eight(t.dtype) ? (int)t.dtype : -1);
+        bool same = data[i] == t.data && type[i] == (int)t.dtype;
+        if (tiles && i == 0) same &= p.q_numbers == t.shape[3] && p.q_chunks == over(t.shape[3], 64);
         for (int k = 0; k < 4; k++) same &= stride[i][k] == byte_stride(t, k);
         CHECK_MSG(same, "%s: tensor %d is another", kernel, i);
     }
     CHECK_MSG(p.q_len == a.q.shape[1] && p.heads == a.q.shape[2] && p.group == a.q.shape[2] / a.k.shape[2]
-                  && p.d == a.k.shape[3] && p.dv == a.v.shape[3] && p.q_index == row,
+                  && p.d == (x.d ? x.d : a.k.shape[3]) && p.dv == a.out.shape[3] && p.q_index == row,
               "%s: sizes", kernel);
     const int64_t keys = a.block_table ? a.max_pages * a.k.shape[1] : a.k.shape[1];
     const bool dense = x.o.method == SANTA_DENSE || x.o.method == SANTA_SAMPLE_ATTENTION;
@@ -253,7 +254,7 @@ static void check_parameters(const problem &x, const params &p, int64_t row, con
         CHECK_MSG(same, "%s: other scales of rows", kernel);
     }
     CHECK_MSG(!(a.k_scales.data || a.v_scales.data)
-                  || (!widens && name != "k_encode_cores" && name.compare(0, 7, "k_list<") != 0),
+                  || (!tiles && name != "k_encode_cores" && name.compare(0, 7, "k_list<") != 0),
               "%s knows no scales of rows", kernel);
     const int64_t page = a.k.shape[1], pages = a.k.shape[0] < INT32_MAX ? a.k.shape[0] : INT32_MAX;
     CHECK_MSG(p.eights == (!a.block_table || page % 8 == 0), "%s: keys that share a page", kernel);
@@ -636,7 +637,8 @@ static void check_listed(const problem &x, const standin_launch &l, const params
 static const std::string &name_of(const standin_launch &l);
 
 static bool read_parameters(const standin_launch &l, params *p) {
-    if (!CHECK(l.parameters.size() == sizeof *p || l.parameters.size() == sizeof(groups_params)))
+    if (!CHECK(l.parameters.size() == sizeof *p || l.parameters.size() == sizeof(groups_params)
+               || l.parameters.size() == sizeof(rows_params)))
         return false;
     memcpy((void *)p, l.parameters.data(), sizeof *p);
     return true;
@@ -1045,11 +1047,27 @@ static const std::string &name_of(const standin_launch &l) {
     return unknown;
 }
 
-/* Prefill: calls of 32 rows and more whose q, K and V are of one 16-bit type in 16-byte
-   rows. */
 static bool asks_for_blocks(const problem &x) {
     const santa_sample_attention_options &o = x.o.sample_attention;
     return x.o.method == SANTA_SAMPLE_ATTENTION && (o.mask || o.mask_out || o.audit || o.row_mass);
+}
+/* Prefill: calls of 32 rows and more whose q, K and V are of one 16-bit type in 16-byte rows,
+   or are copied to such. */
+struct tile_copies { bool good, q, keys; santa_dtype type; };
+static tile_copies copies_for_tiles(const santa_attention &a) {
+    const auto is_half = [](santa_dtype t) { return t == SANTA_F16 || t == SANTA_BF16; };
+    const auto suits = [&](const santa_tensor &t, santa_dtype type, const santa_tensor &scales) {
+        return t.dtype == type && in_pieces(t) && t.shape[3] % 8 == 0 && !scales.data;
+    };
+    santa_dtype type = a.q.dtype;
+    if (type == SANTA_F32)
+        type = is_half(a.k.dtype) ? a.k.dtype : is_half(a.v.dtype) ? a.v.dtype : SANTA_F16;
+    tile_copies c = {a.k.shape[3] <= (a.q.dtype == SANTA_F32 ? 128 : 256), false, false, type};
+    for (const santa_tensor *t : {&a.k, &a.v})
+        c.good &= t->dtype != SANTA_F32 && (t->dtype == type || !is_half(t->dtype));
+    c.q = !suits(a.q, type, santa_tensor());
+    c.keys = !suits(a.k, type, a.k_scales) || !suits(a.v, type, a.v_scales);
+    return c;
 }
 static bool is_tiled(const problem &x) {
     const santa_attention &a = x.a;
@@ -1057,13 +1075,12 @@ static bool is_tiled(const problem &x) {
     if ((x.o.method != SANTA_DENSE && !sparse) || a.key_list || a.std_error || a.first_tokens)
         return false;
     if (a.q.shape[1] < 32 && !asks_for_blocks(x)) return false;
-    const int64_t group = a.q.shape[2] / a.k.shape[2], slices = over(group, 16) * over(a.v.shape[3], 128);
-    if (!sparse && a.k.shape[2] * slices > 65535) return false;
-    const santa_dtype type = a.q.dtype;
-    return (type == SANTA_F16 || type == SANTA_BF16) && (a.k.dtype == type || is_eight(a.k.dtype))
-        && (a.v.dtype == type || is_eight(a.v.dtype)) && in_pieces(a.q) && in_pieces(a.k) && in_pieces(a.v)
-        && a.k.shape[3] % 8 == 0 && a.k.shape[3] <= 256 && a.v.shape[3] % 8 == 0
-        && !a.k_scales.data && !a.v_scales.data;
+    if (!sparse && !none_below(x)) return false;
+    const tile_copies c = copies_for_tiles(a);
+    const int64_t group = a.q.shape[2] / a.k.shape[2], slices = over(a.v.shape[3], 128);
+    if ((c.q || c.keys) && a.q.shape[2] * slices > 65535) return false;
+    if (!sparse && a.k.shape[2] * over(group, 16) * slices > 65535) return false;
+    return c.good;
 }
 
 static std::vector<part> tiled_parts(const problem &x, const params &p) {
@@ -1095,7 +1112,7 @@ static void check_boxes(const problem &x, const standin_launch &l, const std::st
     const santa_attention &a = x.a;
     const int64_t page = a.block_table ? a.k.shape[1] : 64,
                   keys = page % 64 == 0 ? 64 : page % 32 == 0 ? 32 : 0;
-    bool good = !is_eight(a.k.dtype) && !is_eight(a.v.dtype);
+    bool good = true;
     for (const santa_tensor *t : {&a.k, &a.v})
         for (int i = 0; i < 3; i++)
             good &= t->shape[i] == 1 || (t->stride[i] > 0 && t->stride[i] < 1ll << 39);
@@ -1126,7 +1143,8 @@ static void check_tiles(const problem &x, const standin_launch &l, const params 
         rows = power;
     }
     const bool groups = standin.card->major == 9 && standin.warpgroups && p.d <= 128 && p.dv <= 128
-                     && p.soft_cap == 0.0f && !p.slopes && p.scale > 0.0f;
+                     && p.soft_cap == 0.0f && !p.slopes && p.scale > 0.0f
+                     && over(a.q.shape[3], 64) == over(p.d, 64);
     const int64_t tiles = over(q_len + (sparse ? rows - 1 : 0), rows),
                   others = a.k.shape[2] * slices * over(p.dv, 128);
     int64_t together = 1;                           /* tiles of a CTA */
@@ -1157,8 +1175,99 @@ static void check_tiles(const problem &x, const standin_launch &l, const params 
     CHECK_MSG(p.pair_out == pairs, "%s: pairs of out", name.c_str());
 }
 
+/* Of a range of items: each launch does a part of it, and the parts are the range; what they
+   launch is that of calls of their sizes, which test_items.h compares. Returns the largest
+   part. */
+static int64_t check_range(const problem &x, int64_t at, int64_t last) {
+    const int64_t kv_heads = x.a.k.shape[2], group = x.a.q.shape[2] / kv_heads;
+    int64_t end = at, most = 0;
+    for (const standin_launch &l : standin.launches) {
+        params p;
+        if (!read_parameters(l, &p)) return most;
+        const int64_t first = p.first_sequence * kv_heads + p.first_head / group;
+        CHECK(l.stream == (cudaStream_t)x.o.stream && p.all_heads == x.a.q.shape[2]);
+        CHECK(p.all_kv_heads == kv_heads && (p.kv_heads == kv_heads || p.batch == 1));
+        if (first == end) at = first;
+        CHECK_MSG(first == at, "%s: a part from item %lld on, not %lld", name_of(l).c_str(),
+                  (long long)first, (long long)at);
+        end = at + p.batch * p.kv_heads;
+        most = std::max(most, (int64_t)(p.batch * p.kv_heads));
+    }
+    CHECK_INT(end, last);
+    return most;
+}
+
+/* Rows that are copied first: of q, of K and V together, which are at the beginning of the
+   workspace then. Returns what the other launches see, and how many these are; none if the call
+   is done in parts. */
+static problem check_tile_rows(const problem &x, const char *workspace, uint64_t bytes, size_t *launches) {
+    const santa_attention &a = x.a;
+    const tile_copies c = copies_for_tiles(a);
+    const int64_t batch = a.q.shape[0], keys = a.block_table ? a.max_pages * a.k.shape[1] : a.k.shape[1],
+                  d = a.k.shape[3], kv_heads = a.k.shape[2];
+    const bool in_parts = a.q.dtype == SANTA_F32;
+    char *at = (char *)(((uintptr_t)workspace + 255) / 256 * 256);
+    problem y = x;
+    *launches = 0;
+    for (int i = 0; i < 3; i++) {
+        if (!(i ? c.keys : c.q)) continue;
+        const santa_tensor &from = *const_cast<problem &>(x).tensor(i);
+        santa_tensor *const to = y.tensor(i);
+        const int64_t n = from.shape[3], pitch = i == 0 && in_parts ? 2 * over(n, 64) * 64 : over(n, 8) * 8,
+                      rows = i ? keys : a.q.shape[1], heads = i ? kv_heads : a.q.shape[2];
+        *to = i ? santa_view_hnd(at, c.type, batch, rows, heads, pitch)
+                : santa_view(at, c.type, batch, rows, heads, pitch);
+        to->device = SANTA_CUDA;
+        const int64_t size = 2 * batch * rows * heads * pitch;
+        rows_params p;
+        if (!CHECK(*launches < standin.launches.size())) return y;
+        const standin_launch &l = standin.launches[(*launches)++];
+        const std::string &name = name_of(l);
+        if (!CHECK_INT(l.parameters.size(), sizeof p)) return y;
+        memcpy((void *)&p, l.parameters.data(), sizeof p);
+        CHECK_MSG(name == "k_tile_rows", "%s, want k_tile_rows", name.c_str());
+        check_parameters(x, p, 0, name, 0);
+        check_parts({{"rows", p.to, (uint64_t)size, 16}}, workspace, bytes, name);
+        check_grid(l, over(rows, 64), heads, batch, name);
+        bool same = p.from == from.data && p.to == at && p.type == (int)from.dtype && p.to_type == (int)c.type
+                 && p.numbers == n && p.pitch == pitch && p.of_keys == (i > 0) && p.of_k == (i == 1)
+                 && p.in_parts == (i == 0 && in_parts)
+                 && divides_by(p.by_pieces, pitch / (i == 0 && in_parts ? 16 : 8));
+        for (int k = 0; k < 4; k++) same &= p.from_stride[k] == byte_stride(from, k);
+        same &= p.scales.data == (i == 0 ? NULL : i == 1 ? a.k_scales.data : a.v_scales.data);
+        CHECK_MSG(same, "%s: tensor %d", name.c_str(), i);
+        const bool blocks = from.dtype == SANTA_Q8_0 || from.dtype == SANTA_Q4_0;
+        CHECK_MSG(p.vector == (blocks || in_pieces(from)), "%s: loads of tensor %d", name.c_str(), i);
+        at += over(size, 256) * 256;
+    }
+    y.d = d;
+    if (!c.keys) return y;
+    y.a.block_table = NULL;
+    y.a.k_scales = y.a.v_scales = santa_tensor();
+    return y;
+}
+
+/* Bytes of the copies of an item. */
+static double tile_row_bytes(const problem &x) {
+    const santa_attention &a = x.a;
+    const tile_copies c = copies_for_tiles(a);
+    const double group = (double)(a.q.shape[2] / a.k.shape[2]), rows = (double)a.q.shape[1],
+                 of_q = (double)(a.q.dtype == SANTA_F32 ? 2 * over(a.k.shape[3], 64) * 64 : over(a.k.shape[3], 8) * 8),
+                 of_keys = (double)(over(a.k.shape[3], 8) * 8 + over(a.v.shape[3], 8) * 8);
+    return 2.0 * ((c.q ? group * rows * of_q : 0.0) + (c.keys ? (double)capacity_of(a) * of_keys : 0.0));
+}
+
 /* All launches of a call of prefill. */
-static void check_prefill(const problem &x, const char *workspace, uint64_t bytes) {
+static void check_prefill(const problem &asked, const char *workspace, uint64_t bytes) {
+    size_t begin;
+    const double each = tile_row_bytes(asked), room = 512.0 * 1024.0 * 1024.0;
+    const int64_t items = asked.a.q.shape[0] * asked.a.k.shape[2];
+    if ((double)items * each > room && items > 1) {  /* so many at a time as have room, or one */
+        const int64_t most = check_range(asked, 0, items);
+        CHECK(most == 1 || (double)most * each <= room);
+        return;
+    }
+    const problem x = check_tile_rows(asked, workspace, bytes, &begin);
     const santa_sample_attention_options &o = x.o.sample_attention;
     const bool sparse = x.o.method == SANTA_SAMPLE_ATTENTION, sampled = sparse && !o.mask;
     const int64_t batch = x.a.q.shape[0], heads = x.a.q.shape[2], kv_heads = x.a.k.shape[2];
@@ -1183,12 +1292,12 @@ static void check_prefill(const problem &x, const char *workspace, uint64_t byte
     }
     if (sparse && o.row_mass && o.audit) want.push_back("k_row_audit");
     if (x.stats) want.push_back("k_prefill_stats");
-    if (!CHECK_INT(standin.launches.size(), want.size())) return;
+    if (!CHECK_INT(standin.launches.size() - begin, want.size())) return;
     CHECK_INT(standin.cleared.size(), x.stats ? 1 : 0);
     int stage = 0;
     int64_t row = 0;
     for (size_t i = 0; i < want.size(); i++) {
-        const standin_launch &l = standin.launches[i];
+        const standin_launch &l = standin.launches[begin + i];
         const std::string &name = name_of(l);
         params p;
         if (!read_parameters(l, &p)) return;
@@ -1495,25 +1604,6 @@ static void check_firsts(const problem &x, const char *workspace, uint64_t bytes
     }
 }
 
-/* Of a range of items: each launch does a part of it, and the parts are the range; what they
-   launch is that of calls of their sizes, which test_items.h compares. */
-static void check_range(const problem &x) {
-    const int64_t kv_heads = x.a.k.shape[2], group = x.a.q.shape[2] / kv_heads;
-    int64_t at = x.o.item_begin, end = at;
-    for (const standin_launch &l : standin.launches) {
-        params p;
-        if (!read_parameters(l, &p)) return;
-        const int64_t first = p.first_sequence * kv_heads + p.first_head / group;
-        CHECK(l.stream == (cudaStream_t)x.o.stream && p.all_heads == x.a.q.shape[2]);
-        CHECK(p.all_kv_heads == kv_heads && (p.kv_heads == kv_heads || p.batch == 1));
-        if (first == end) at = first;
-        CHECK_MSG(first == at, "%s: a part from item %lld on, not %lld", name_of(l).c_str(),
-                  (long long)first, (long long)at);
-        end = at + p.batch * p.kv_heads;
-    }
-    CHECK_INT(end, x.o.item_end);
-}
-
 /* Dense of query rows that share passes: of each k_dense and its combination, stats of all rows
    behind the first. */
 static bool shares_dense_rows(const problem &x) {
@@ -1742,7 +1832,7 @@ static santa_status run(const problem &x, size_t shift = 0) {
         return s;
     }
     if (!CHECK_STATUS(got, SANTA_OK)) return s;
-    if (x.o.item_end) { check_range(x); return s; }
+    if (x.o.item_end) { check_range(x, x.o.item_begin, x.o.item_end); return s; }
     check_query_parts(x, workspace, bytes);
     check_launches(x, workspace, bytes);
     return s;
@@ -2130,9 +2220,11 @@ static void failures_of_latents(void) {
 static void sparse_errors(void) {
     sizes s = SMALL;
     s.q_len = 64;
-    for (int i = 0; i < 8; i++) {
+    const int refused[] = {1, 3, 4, 9};
+    for (int i = 0; i < 10; i++) {
         problem x = make(s, SANTA_SAMPLE_ATTENTION);
         x.a.causal = 1;
+        if (i >= 8) x.a.q.dtype = SANTA_F32;
         if (i == 7) x.a.v.dtype = SANTA_E4M3;
         if (i == 1) x.a.q.dtype = SANTA_F16;
         if (i == 2) x.a.k.data = (char *)x.a.k.data + 2;
@@ -2143,8 +2235,10 @@ static void sparse_errors(void) {
         if (i == 5)
             x = make({2, 64, 8, 2, 1000, 128, 12, 0, SANTA_BF16, NHD}, SANTA_SAMPLE_ATTENTION),
             x.a.causal = 1;
-        if (i == 6) x.o.sample_attention.row_mass = (float *)address(R_ROW_MASS);
-        run_on_cards(x, i == 0 || i >= 6 ? SANTA_OK : SANTA_ERR_BACKEND_SPARSE, "sparse");
+        if (i == 6 || i == 9) x.o.sample_attention.row_mass = (float *)address(R_ROW_MASS);
+        bool bad = false;
+        for (int r : refused) bad |= i == r;
+        run_on_cards(x, bad ? SANTA_ERR_BACKEND_SPARSE : SANTA_OK, "sparse");
         x.a.q.shape[1] = x.a.out.shape[1] = 31;      /* runs dense */
         if (i < 6) run_on_cards(x, SANTA_OK, "sparse, few rows");
     }
@@ -2863,11 +2957,13 @@ static void every_status(void) {
     if (!produced[SANTA_ERR_HOST_POINTER]) host_pointers();
     if (!produced[SANTA_ERR_BACKEND_TOO_LONG]) limits();
     if (!produced[SANTA_ERR_BACKEND_SPARSE]) sparse_errors();
-    problem blocks = make(SMALL, SANTA_SAMPLE_ATTENTION);
-    blocks.a.causal = 1;
-    santa_clear_unused_options(&blocks.o);
-    blocks.a.k.dtype = blocks.a.v.dtype = SANTA_Q8_0;
-    run_on_cards(blocks, SANTA_ERR_BACKEND_DTYPE, "q8_0");
+    problem routed = make(SMALL, SANTA_SAAP);
+    add_router(&routed, 64, 0, SANTA_BF16);
+    santa_tensor blocks = routed.a.k;
+    blocks.dtype = SANTA_Q8_0;
+    map_memory(1, 0);
+    note(santa_buckets_assign(&routed.a, &blocks, 0, &routed.o));
+    CHECK(produced[SANTA_ERR_BACKEND_DTYPE]);
     problem first = make(SMALL, SANTA_SYS);
     first.a.window = 100;
     first.a.first_tokens = 4;
@@ -2875,6 +2971,7 @@ static void every_status(void) {
     run_on_cards(first, SANTA_ERR_BACKEND_FIRST_TOKENS, "first tokens");
     sizes many = SMALL;
     many.q_len = 64;
+    many.type = SANTA_F32;
     problem scaled = make(many, SANTA_SAMPLE_ATTENTION);
     scaled.a.causal = 1;
     santa_clear_unused_options(&scaled.o);

@@ -3,14 +3,46 @@
 
 /* ---------------------------------------------------------------------------------- dense */
 
-/* Weights are rounded to q's type before they meet V. */
-static double weight_bound(const problem &p) { return ref_epsilon(p.spec.q_type) * largest_row_of_v(p); }
+/* The type of the tiles: q's; of an f32 q K's or V's, or f16. */
+static santa_dtype tile_type(const ref_spec &s) {
+    const auto sixteen = [](santa_dtype t) { return t == SANTA_F16 || t == SANTA_BF16; };
+    return s.q_type != SANTA_F32 ? s.q_type : sixteen(s.k_type) ? s.k_type : sixteen(s.v_type) ? s.v_type
+                                                                                                 : SANTA_F16;
+}
+static bool is_exact_in_tiles(const ref_spec &s, santa_dtype type) {
+    return !s.row_scales && (type == tile_type(s) || type == SANTA_E4M3 || type == SANTA_E5M2);
+}
+/* How far rounding takes a score: of K to the tiles' type, or of an f32 q's second part. Its
+   numbers' errors are independent; so many times what they add up to. */
+static double score_bound(const problem &p) {
+    const ref_spec &s = p.spec;
+    double most[2] = {0.0, 0.0};
+    for (int of_k = 0; of_k < 2; of_k++) {
+        const int64_t d = s.head_dim, rows = of_k ? s.batch * s.len * s.kv_heads : s.batch * s.q_len * s.heads;
+        const double *x = of_k ? p.k : p.q;
+        for (int64_t i = 0; i < rows; i++) {
+            double sum = 0.0;
+            for (int64_t c = 0; c < d; c++) sum += x[i * d + c] * x[i * d + c];
+            if (sum > most[of_k]) most[of_k] = sum;
+        }
+    }
+    const double d = (double)s.head_dim, e = ref_epsilon(tile_type(s)),
+                 scale = s.sm_scale != 0.0f ? fabs((double)s.sm_scale) : 1.0 / sqrt(d),
+                 size = 4.0 * scale * sqrt(most[0] * most[1] / d);
+    return size * ((is_exact_in_tiles(s, s.k_type) ? 0.0 : e) + (s.q_type == SANTA_F32 ? e * e : 0.0));
+}
+/* Weights are rounded to the tiles' type before they meet V, which may be, too. */
+static double weight_bound(const problem &p) {
+    const double e = ref_epsilon(tile_type(p.spec)), v = is_exact_in_tiles(p.spec, p.spec.v_type) ? 0.0 : e;
+    const double out = p.spec.out_type == SANTA_F32 ? 0.0 : ref_epsilon(p.spec.out_type);
+    return (e + v + out + 2.0 * score_bound(p)) * largest_row_of_v(p);
+}
 
 /* Rows of the GPU that are further from float64 than rounding takes them. relative: of scores
    so large that lse has no more digits. */
 static int64_t rows_off(const problem &p, const result &r, double relative = 0.0) {
     const ref_spec &s = p.spec;
-    const double bound = weight_bound(p) + 1e-6;
+    const double bound = weight_bound(p) + 1e-6, of_lse = 2e-4 + score_bound(p);
     std::vector<double> want((size_t)s.head_dim_v);
     int64_t off = 0;
     for (int64_t b = 0; b < s.batch; b++)
@@ -24,7 +56,7 @@ static int64_t rows_off(const problem &p, const result &r, double relative = 0.0
                     d2 += d * d;
                 }
                 off += !(sqrt(d2) <= bound)
-                    || !(got == lse || fabs(got - lse) <= 2e-4 + relative * fabs(lse));
+                    || !(got == lse || fabs(got - lse) <= of_lse + relative * fabs(lse));
             }
     return off;
 }
@@ -141,6 +173,89 @@ static void prefill_dense(void) {
         char what[60];
         snprintf(what, sizeof what, "random prefill %d", i);
         check_dense_rows(p, what);
+    }
+}
+
+static long long launches_of(const char *kernel) {
+    long long n = 0;
+    for (const launched *k = all_launched; k; k = k->next) if (k->name == kernel) n += k->count;
+    return n;
+}
+static bool is_copied(santa_dtype t) { return t != SANTA_F32 && t != SANTA_F16 && t != SANTA_BF16; }
+
+/* Types and layouts that tiles do not take as they lie: copied, of all heads at a time or of
+   some. */
+static void tile_rows(void) {
+    NEED_DEVICE();
+    static const santa_dtype keys[] = {SANTA_E4M3, SANTA_Q8_0, SANTA_Q4_0, SANTA_E5M2, SANTA_F16, SANTA_BF16};
+    const int runs = test_quick ? 24 : 240;
+    int copied = 0;
+    for (int i = 0; i < runs; i++) {
+        test_rng r = test_rng_make(11000 + (uint64_t)i);
+        const int64_t kv_heads = pick(&r, {1, 2, 3});
+        ref_spec s = prefill_spec(kv_heads * pick(&r, {1, 2, 4, 5}), kv_heads, 32 + test_below(&r, test_quick ? 20 : 100),
+                                  1 + test_below(&r, test_quick ? 150 : 500), 64);
+        const santa_dtype k = keys[i % 6], v = test_below(&r, 2) ? k : keys[test_below(&r, 4)];
+        const bool blocks = k == SANTA_Q8_0 || k == SANTA_Q4_0 || v == SANTA_Q8_0 || v == SANTA_Q4_0;
+        s.q_type = i % 2 ? SANTA_F32 : k == SANTA_F16 || k == SANTA_BF16 ? k
+                 : test_below(&r, 2) ? SANTA_F16 : SANTA_BF16;
+        s.k_type = k;
+        s.v_type = v;
+        s.head_dim = blocks ? pick(&r, {32, 64, 96, 128}) : pick(&r, {8, 20, 64, 72, 100, 128, 128});
+        if (s.q_type != SANTA_F32 && !blocks && test_below(&r, 3) == 0) s.head_dim = pick(&r, {136, 200, 256});
+        s.head_dim_v = test_below(&r, 2) ? s.head_dim : blocks ? pick(&r, {32, 128, 160}) : pick(&r, {7, 64, 136});
+        s.batch = pick(&r, {1, 1, 2, 3});
+        s.ragged = (int)test_below(&r, 2);
+        s.page_size = test_below(&r, 2) ? 0 : pick(&r, {1, 7, 16, 48, 64});
+        s.causal = test_below(&r, 4) != 0;
+        s.window = test_below(&r, 3) ? 0 : 1 + test_below(&r, 200);
+        s.sinks = (int)test_below(&r, 2);
+        s.alibi = test_below(&r, 5) == 0;
+        s.soft_cap = test_below(&r, 5) ? 0.0f : 10.0f;
+        s.row_scales = test_below(&r, 3) ? 0 : 1 + (int)test_below(&r, 2);
+        s.scale_type = (santa_dtype)pick(&r, {SANTA_F32, SANTA_F16, SANTA_BF16});
+        if (!s.page_size) s.layout = (ref_layout)test_below(&r, blocks ? REF_PADDED : REF_LAYOUTS);
+        s.out_type = test_below(&r, 2) ? SANTA_F32 : SANTA_BF16;
+        problem p(s);
+        std::vector<int32_t> starts = starts_of(p);
+        if (test_below(&r, 4) == 0) p.a.kv_start = starts.data();
+        char what[60];
+        snprintf(what, sizeof what, "copied rows %d, layout %d, scales %d", i, (int)s.layout, s.row_scales);
+        const long long before = launches_of("k_tile_rows");
+        check_dense_rows(p, what);
+        const long long now = launches_of("k_tile_rows") - before;
+        const bool want = s.q_type == SANTA_F32 || is_copied(k) || is_copied(v);
+        CHECK_MSG(!want || now > 0, "%s: nothing was copied", what);
+        copied += now > 3;
+    }
+    CHECK_MSG(copied > runs / 20, "%d of %d calls went in parts", copied, runs);
+}
+
+/* Floats of 8 bits are exact in 16: the same bits as of a call with their values. So are rows
+   that lie anywhere. */
+static void tile_rows_exact(void) {
+    NEED_DEVICE();
+    for (int i = 0; i < 8; i++) {
+        const santa_dtype type = i & 1 ? SANTA_F16 : SANTA_BF16;
+        ref_spec s = prefill_spec(4, 2, 70, 200, i & 2 ? 128 : 72, type);
+        s.batch = 2;
+        s.ragged = 1;
+        ref_spec other = s;
+        if (i < 4) take_eights(&other, i % 2 ? 11 : 7);
+        else if (i < 6) other.layout = i & 1 ? REF_STRIDED : REF_PADDED;
+        else other.page_size = 7;
+        problem as_it_is(other), p(s);
+        memcpy(p.k, as_it_is.k, sizeof *p.k * (size_t)(s.batch * s.len * s.kv_heads * s.head_dim));
+        memcpy(p.v, as_it_is.v, sizeof *p.v * (size_t)(s.batch * s.len * s.kv_heads * s.head_dim_v));
+        ref_write(&p);
+        result x, y;
+        if (!run_on_gpu(as_it_is, options(SANTA_DENSE, 0), &x) || !run_on_gpu(p, options(SANTA_DENSE, 0), &y))
+            return;
+        int64_t wrong = 0;
+        for (int64_t b = 0; b < s.batch; b++)
+            for (int64_t row = 0; row < s.q_len; row++)
+                for (int64_t h = 0; h < s.heads; h++) wrong += !x.same_row(b, row, h, y, b);
+        CHECK_MSG(wrong == 0, "turn %d: %lld rows have other bits", i, (long long)wrong);
     }
 }
 
@@ -384,7 +499,7 @@ struct sparse_call {
         x.sample_attention.mask = mask.data();
         if (!ref_run(&p, &x, NULL)) return false;
         const ref_spec &s = p.spec;
-        const double bound = weight_bound(p) + 1e-6;
+        const double bound = weight_bound(p) + 1e-6, of_lse = 2e-4 + score_bound(p);
         int64_t off = 0;
         for (int64_t b = 0; b < s.batch; b++)
             for (int64_t i = 0; i < s.q_len; i++)
@@ -396,7 +511,7 @@ struct sparse_call {
                     }
                     const size_t row = (size_t)((b * s.q_len + i) * s.heads + h);
                     const float l = gpu.lse[row], m = p.lse[row];
-                    off += !(sqrt(d2) <= bound) || !(l == m || fabsf(l - m) <= 2e-4f);
+                    off += !(sqrt(d2) <= bound) || !(l == m || fabs((double)l - (double)m) <= of_lse);
                 }
         return CHECK_MSG(off == 0, "%s: %lld rows are not those of the mask", what, (long long)off) != 0;
     }
@@ -459,6 +574,36 @@ static void sparse_like_cpu(void) {
     printf("        %lld of %lld blocks of the masks differ from the CPU's\n", (long long)turned,
            (long long)blocks);
     CHECK(turned * 500 <= blocks);
+}
+
+/* Blocks of what tiles do not take as it lies. Rounding turns more of them. */
+static void sparse_types(void) {
+    NEED_DEVICE();
+    const struct { santa_dtype q, k; int scales; } types[] = {
+        {SANTA_F32, SANTA_BF16, 0}, {SANTA_BF16, SANTA_Q8_0, 0}, {SANTA_F32, SANTA_Q4_0, 0},
+        {SANTA_F16, SANTA_E5M2, 0}, {SANTA_F16, SANTA_F16, 1},   {SANTA_F32, SANTA_E4M3, 1}};
+    int64_t blocks = 0, turned = 0;
+    for (const auto &t : types)
+        for (int given = 0; given < 2; given++) {
+            ref_spec s = prefill_spec(4, 2, 150, 400, 64, t.q);
+            s.k_type = s.v_type = t.k;
+            s.row_scales = t.scales;
+            s.page_size = given ? 16 : 0;
+            s.gain = 3.0;
+            sparse_call c(s, 0.6, 64, 2, given);
+            for (size_t k = 0; given && k < c.gpu_mask.size(); k++) c.given.push_back((uint8_t)(k % 3 == 0));
+            if (t.q != SANTA_F32) c.with_row_mass();
+            char what[60];
+            snprintf(what, sizeof what, "blocks of types %d, %d", (int)t.q, (int)t.k);
+            if (!c.run_gpu() || !c.run_cpu()) return;
+            for (size_t k = 0; k < c.gpu_mask.size(); k++) turned += c.gpu_mask[k] != c.cpu_mask[k];
+            blocks += (int64_t)c.gpu_mask.size();
+            for (size_t k = 0; k < c.gpu_mass.size() && given; k++)
+                if (!CHECK(fabsf(c.gpu_mass[k] - c.cpu_mass[k]) < 1e-4f + 2.0f * (float)score_bound(c.p))) return;
+            if (!c.matches_mask(what)) return;
+        }
+    printf("        %lld of %lld blocks of the masks differ from the CPU's\n", (long long)turned, (long long)blocks);
+    CHECK(turned * 50 <= blocks);
 }
 
 /* alpha = 1 is dense, bit for bit; so is what runs dense because it keeps too much. */
@@ -592,9 +737,14 @@ static void prefill_errors(void) {
     on_gpu g(p.a, o), f(floats.a, o);
     CHECK_STATUS(g.start(), SANTA_OK);
     CHECK_STATUS(f.start(), SANTA_ERR_BACKEND_SPARSE);
-    santa_attention a = g.a;
-    a.k.data = (char *)a.k.data + 2;
-    CHECK_STATUS(santa_check(&a, &g.o), SANTA_ERR_BACKEND_SPARSE);
+    ref_spec mixed = p.spec;
+    mixed.q_type = SANTA_F32;
+    problem two_types(mixed);
+    on_gpu two(two_types.a, o);
+    CHECK_STATUS(two.start(), SANTA_OK);
+    block mass(4 * 100 * 4);
+    two.o.sample_attention.row_mass = (float *)mass.data();
+    CHECK_STATUS(santa_check(&two.a, &two.o), SANTA_ERR_BACKEND_SPARSE);
     o = g.o;
     santa_sample_audit on_host[4];
     o.sample_attention.audit = on_host;
@@ -605,6 +755,9 @@ static void prefill_errors(void) {
 }
 
 static const test_case prefill_cases[] = {{"prefill_dense", prefill_dense},
+                                          {"tile_rows", tile_rows},
+                                          {"tile_rows_exact", tile_rows_exact},
+                                          {"sparse_types", sparse_types},
                                           {"prefill_far_scores", prefill_far_scores},
                                           {"prefill_bits", prefill_bits},
                                           {"prefill_nan", prefill_nan},

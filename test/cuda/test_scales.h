@@ -416,8 +416,9 @@ static void scales_errors(void) {
         CHECK_STATUS(santa_proxy_encode(&a, 0, 300, NULL), SANTA_ERR_HOST_POINTER);
         CUDA(cudaDeviceSynchronize());
     }
-    /* blocks of sample-attention are found and read by tiles, which have none */
+    /* blocks of sample-attention are found and read by tiles, for which no f32 is rounded */
     ref_spec s = spec16(4, 1, 100, 64);
+    s.q_type = s.k_type = s.v_type = SANTA_F32;
     s.q_len = 40;
     s.causal = 1;
     s.row_scales = 1;
