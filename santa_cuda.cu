@@ -6227,7 +6227,7 @@ __device__ __forceinline__ void write_tile(const params &p, const tile &t, int m
 #pragma unroll 1
         for (int nb = 0; 8 * nb < columns && nb < 16; nb++, out += 8 * p.out_stride[3]) {
             store_one(p.out_type, out, x[0][0]);
-            store_one(p.out_type, out + p.out_stride[3], x[0][1]);
+            if (8 * nb + 1 < columns) store_one(p.out_type, out + p.out_stride[3], x[0][1]);
 #pragma unroll
             for (int k = 0; k < 30; k++) x[k / 2][k % 2] = x[k / 2 + 1][k % 2];
         }
@@ -18380,7 +18380,7 @@ bool fill_tiles(call &c, i64 heads, i64 rows) {
     p.v_slices = (int)ceil_div(c.g.dv, TILE_COLUMNS);
     p.q_numbers = (int)c.a->q.shape[3];
     p.q_chunks = (p.q_numbers + 63) / 64;
-    p.pair_out = p.out_type != SANTA_F32 && p.out_stride[3] == 2 && (uintptr_t)p.out % 4 == 0
+    p.pair_out = p.out_type != SANTA_F32 && p.dv % 2 == 0 && p.out_stride[3] == 2 && (uintptr_t)p.out % 4 == 0
               && p.out_stride[0] % 4 == 0 && p.out_stride[1] % 4 == 0 && p.out_stride[2] % 4 == 0;
     return fits({ p.tiles, c.g.kv_heads * slices * p.v_slices, c.g.batch });
 }
@@ -20298,8 +20298,9 @@ void make_part(const santa_problem &whole, const item_part &x, santa_problem *pa
 /* >>tile-rows. A call by tiles whose q, K or V these do not take as they lie, see suits_tiles:
    first such become rows of 16 bits in the workspace, next to each other, with zeros up to
    whole pieces; what follows is a problem of these. Their type is that of q; of an f32 q that
-   of K or V, or f16, and then q is in two parts. Exact are floats of 8 bits; blocks and what
-   has scales is rounded. */
+   of K or V, or f16, and then q is in two parts. Exact are numbers of that type and floats of
+   8 bits; blocks and what has scales is rounded. Many rows of a cache in small pages are
+   copied, too. */
 enum { TILE_Q, TILE_K, TILE_V };
 struct tile_rows {
     santa_dtype type;
@@ -20307,6 +20308,8 @@ struct tile_rows {
     i64 pitch[3];                                   /* numbers of a row; 0: as it lies, or nothing is copied */
     i64 most_items;                                 /* whose copies are there at a time */
 };
+/* Query rows from which on pages that the tensor copy engine does not take are copied first. */
+enum { SCATTERED_ROWS = 1024 };
 /* A workspace has room for copies of so many bytes, or of one item. */
 #ifndef SANTA_CUDA_TILE_ROWS
 #define SANTA_CUDA_TILE_ROWS ((i64)512 << 20)
@@ -20327,9 +20330,11 @@ tile_rows tile_rows_of(const pipeline &row, const santa_problem &problem) {
         return x;
     /* row_mass has the kernels of single rows */
     if (x.in_parts && row.tiles == sparse_by_tiles && problem.o.sample_attention.row_mass) return x;
+    /* 16 keys that lie in a page of their own are copied by each tile, slower than by the engine */
+    const bool scattered = a.block_table && a.k.shape[1] % 32 && problem.q_len >= SCATTERED_ROWS;
     if (x.in_parts) x.pitch[TILE_Q] = 2 * ceil_div(d, 64) * 64;
     else if (!lies_well(a.q, santa_tensor(), d)) x.pitch[TILE_Q] = ceil_div(d, 8) * 8;
-    if (!lies_well(a.k, a.k_scales, d) || !lies_well(a.v, a.v_scales, dv)) {
+    if (scattered || !lies_well(a.k, a.k_scales, d) || !lies_well(a.v, a.v_scales, dv)) {
         x.pitch[TILE_K] = ceil_div(d, 8) * 8;       /* both, as they share their pages */
         x.pitch[TILE_V] = ceil_div(dv, 8) * 8;
     }

@@ -57,6 +57,18 @@ __global__ void fill(unsigned char *p, size_t n, int type, unsigned seed) {
     }
 }
 
+/* Bytes of K or V that stand for numbers between -2 and 2: of e5m2, or of blocks whose scale is
+   2^-6. */
+__global__ void fill_codes(unsigned char *p, size_t n, int block, unsigned seed) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
+        const unsigned long long x = (i + 1) * 0x9E3779B97F4A7C15ull + seed * 0xD1B54A32D192ED03ull;
+        const unsigned char random = (unsigned char)((x ^ x >> 30) * 0xBF58476D1CE4E5B9ull >> 56);
+        const int at = block ? (int)(i % block) : 2;
+        p[i] = at == 0 ? 0 : at == 1 ? 0x24 : block ? random : random & 0xbf;
+    }
+}
+
 __global__ void thrash(float *p, size_t n) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
          i += (size_t)gridDim.x * blockDim.x)
@@ -720,18 +732,6 @@ static const dense_case dense_cases[] = {
     { SANTA_BF16, 64, 16, SANTA_BF16, 0.0f },
     { SANTA_BF16, 128, 4, SANTA_BF16, 0.0f, false, 16, 3 },
 };
-
-/* Bytes of K or V that stand for numbers between -2 and 2: of e5m2, or of blocks whose scale is
-   2^-6. */
-__global__ void fill_codes(unsigned char *p, size_t n, int block, unsigned seed) {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
-         i += (size_t)gridDim.x * blockDim.x) {
-        const unsigned long long x = (i + 1) * 0x9E3779B97F4A7C15ull + seed * 0xD1B54A32D192ED03ull;
-        const unsigned char random = (unsigned char)((x ^ x >> 30) * 0xBF58476D1CE4E5B9ull >> 56);
-        const int at = block ? (int)(i % block) : 2;
-        p[i] = at == 0 ? 0 : at == 1 ? 0x24 : block ? random : random & 0xbf;
-    }
-}
 
 static void bench_dense(timer &t, int batch, int n, const dense_case &x, int runs, FILE *csv) {
     static const char *const names[] = { "f32", "f16", "bf16", "e4m3", "q8_0", "e5m2", "q4_0" };

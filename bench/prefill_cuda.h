@@ -1,5 +1,5 @@
 /* bench_cuda --prefill: as many query rows as keys, causal, bf16. Dense in TFLOP/s of the
-   causal half, also with K and V in pages or in e4m3, and SampleAttention, all stages, on heads
+   causal half, also with K and V in pages or of other types, an f32 q and few rows, and SampleAttention, all stages, on heads
    whose mass lies in planted columns and one diagonal, as in prefill.h: so many columns that
    the share of blocks kept comes near what is asked. Include it in bench_cuda.cu. */
 
@@ -60,18 +60,23 @@ struct prompt {
     int n;
     cudaStream_t stream;
 
-    prompt(int keys, cudaStream_t s, santa_dtype type = SANTA_BF16, int page = 0)
+    prompt(int keys, cudaStream_t s, santa_dtype type = SANTA_BF16, int page = 0,
+           santa_dtype q_type = SANTA_BF16, int q_len = 0)
         : table(nullptr), n(keys), stream(s) {
-        const size_t rows = (size_t)n * HEADS * DIM, of_kv = (size_t)n * KV_HEADS * DIM;
-        CUDA(cudaMalloc(&q, rows * 2)); CUDA(cudaMalloc(&out, rows * 2));
+        if (!q_len) q_len = n;
+        const size_t rows = (size_t)q_len * HEADS * DIM, of_kv = (size_t)n * KV_HEADS * DIM;
+        const int q_number = q_type == SANTA_F32 ? 0 : 2, block = type == SANTA_Q8_0 ? 34
+                                                                  : type == SANTA_Q4_0 ? 18 : 0;
+        CUDA(cudaMalloc(&q, rows * 4)); CUDA(cudaMalloc(&out, rows * 2));
         CUDA(cudaMalloc(&k, of_kv * 2)); CUDA(cudaMalloc(&v, of_kv * 2));
         CUDA(cudaMalloc(&audit, HEADS * sizeof *audit));
-        fill<<<2048, 256, 0, stream>>>((unsigned char *)q, rows, 2, 3);
+        fill<<<2048, 256, 0, stream>>>((unsigned char *)q, rows, q_number, 3);
         const int number = type == SANTA_E4M3 ? 3 : 2;
-        fill<<<2048, 256, 0, stream>>>((unsigned char *)k, of_kv, number, 1);
-        fill<<<2048, 256, 0, stream>>>((unsigned char *)v, of_kv, number, 2);
+        for (unsigned short *to : { k, v })
+            if (block) fill_codes<<<2048, 256, 0, stream>>>((unsigned char *)to, of_kv / 32 * block, block, 1);
+            else fill<<<2048, 256, 0, stream>>>((unsigned char *)to, of_kv, number, to == k ? 1 : 2);
         memset(&a, 0, sizeof a);
-        a.q = santa_view(q, SANTA_BF16, 1, n, HEADS, DIM);
+        a.q = santa_view(q, q_type, 1, q_len, HEADS, DIM);
         if (page) {
             table = shuffled_table(n / page);
             a.block_table = table;
@@ -79,12 +84,12 @@ struct prompt {
         }
         a.k = santa_view(k, type, page ? n / page : 1, page ? page : n, KV_HEADS, DIM);
         a.v = santa_view(v, type, page ? n / page : 1, page ? page : n, KV_HEADS, DIM);
-        a.out = santa_view(out, SANTA_BF16, 1, n, HEADS, DIM);
+        a.out = santa_view(out, SANTA_BF16, 1, q_len, HEADS, DIM);
         a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CUDA;
         a.causal = 1;
         santa_options o = options(true);
         o.sample_attention.audit = audit;
-        bytes = santa_workspace_size(&a, &o);
+        bytes = q_len == n ? santa_workspace_size(&a, &o) : 0;
         o = options(false);
         bytes = std::max(bytes, santa_workspace_size(&a, &o));
         CUDA(cudaMalloc(&workspace, bytes));
@@ -177,13 +182,22 @@ static void bench_prefill(timer &t, bool quick, FILE *csv) {
         const double alone = t.median([&] { x.call(false); }, runs);
         printf("  dense   n %6d  %9.3f ms  %6.0f TFLOP/s\n", n, alone * 1e-3, flops / alone * 1e-6);
         if (csv) fprintf(csv, "dense,%d,%.4f,%.1f,1,0,1\n", n, alone * 1e-3, flops / alone * 1e-6);
-        const struct { const char *name; santa_dtype type; int page; } others[] = {
-            { "pages of 16", SANTA_BF16, 16 },
-            { "pages of 64", SANTA_BF16, 64 },
-            { "e4m3", SANTA_E4M3, 0 },
+        const struct { const char *name; santa_dtype type; int page; santa_dtype q_type; int rows; } others[] = {
+            { "pages of 16", SANTA_BF16, 16, SANTA_BF16, n },
+            { "pages of 64", SANTA_BF16, 64, SANTA_BF16, n },
+            { "e4m3", SANTA_E4M3, 0, SANTA_BF16, n },
+            { "e4m3 in pages of 16", SANTA_E4M3, 16, SANTA_BF16, n },
+            { "64 rows", SANTA_BF16, 0, SANTA_BF16, 64 },
+            { "512 rows", SANTA_BF16, 0, SANTA_BF16, 512 },
+            { "512 rows of e4m3", SANTA_E4M3, 0, SANTA_BF16, 512 },
+            { "q8_0", SANTA_Q8_0, 0, SANTA_BF16, n },
+            { "q4_0", SANTA_Q4_0, 0, SANTA_BF16, n },
+            { "an f32 q", SANTA_BF16, 0, SANTA_F32, n },
+            { "q8_0 with an f32 q", SANTA_Q8_0, 0, SANTA_F32, n },
         };
         for (const auto &other : others) {
-            const prompt y(n, t.stream, other.type, other.page);
+            const prompt y(n, t.stream, other.type, other.page, other.q_type, other.rows);
+            const double rows = other.rows, flops = 4.0 * DIM * HEADS * (rows * n - rows * (rows - 1.0) / 2.0);
             const double time = t.median([&] { y.call(false); }, runs);
             printf("  dense   n %6d  %9.3f ms  %6.0f TFLOP/s, %s\n", n, time * 1e-3, flops / time * 1e-6,
                    other.name);

@@ -1198,6 +1198,14 @@ static void every_kernel(void) {
             CHECK(g.run());
         }
     {
+        ref_spec s = spec16(4, 1, 100, 64);         /* an f32 q, which tiles take as a copy */
+        s.q_type = SANTA_F32;
+        s.q_len = 40;
+        problem p(s);
+        on_gpu g(p.a, options(SANTA_DENSE, 0));
+        CHECK(g.run());
+    }
+    {
         ref_spec s = spec16(20, 1, 100, 320);       /* V in K's rows: for sm_90a a kernel of its own */
         s.head_dim_v = 264;
         problem p(s);

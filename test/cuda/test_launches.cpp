@@ -1066,7 +1066,8 @@ static tile_copies copies_for_tiles(const santa_attention &a) {
     for (const santa_tensor *t : {&a.k, &a.v})
         c.good &= t->dtype != SANTA_F32 && (t->dtype == type || !is_half(t->dtype));
     c.q = !suits(a.q, type, santa_tensor());
-    c.keys = !suits(a.k, type, a.k_scales) || !suits(a.v, type, a.v_scales);
+    c.keys = !suits(a.k, type, a.k_scales) || !suits(a.v, type, a.v_scales)
+        || (a.block_table && a.k.shape[1] % 32 && a.q.shape[1] >= 1024);
     return c;
 }
 static bool is_tiled(const problem &x) {
@@ -1170,7 +1171,7 @@ static void check_tiles(const problem &x, const standin_launch &l, const params 
     CHECK_MSG(p.is_sparse == sparse
                   && (!sparse || (p.mask == o.mask && p.block_shift == (block == 64 ? 6 : 7))),
               "%s: mask", name.c_str());
-    bool pairs = a.out.dtype != SANTA_F32 && a.out.stride[3] == 1 && (uintptr_t)a.out.data % 4 == 0;
+    bool pairs = a.out.dtype != SANTA_F32 && a.out.shape[3] % 2 == 0 && a.out.stride[3] == 1 && (uintptr_t)a.out.data % 4 == 0;
     for (int i = 0; i < 3; i++) pairs &= a.out.stride[i] % 2 == 0;
     CHECK_MSG(p.pair_out == pairs, "%s: pairs of out", name.c_str());
 }
