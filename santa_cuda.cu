@@ -496,6 +496,7 @@ struct params {
     int first_sequence, first_head, all_heads, lse_heads;
     i64 all_kv_heads;
     i64 *means;                                     /* [5]: sums of earlier parts, see mean_sum; or NULL */
+    int tile_splits;                                /* of few rows by tiles, see tile_splits_of; 0: none */
     double per_cap;                                 /* 1 / soft_cap, see cap_score */
     float quick_per_cap;                            /* the same, finite, see quick_cap */
     scan_params scan;                               /* of SAAP: here, as the lines before are few */
@@ -743,8 +744,9 @@ struct select_memory {
     float least[8];
 };
 enum { NO_BLOCK = 0x7f000000 };                     /* first key of a block that is not there */
-/* Rows of a call from which on tiles are taken; heads of a tile at most. */
-enum { PREFILL_ROWS = 32, TILE_HEADS = 16 };
+/* Rows of a call from which on tiles are taken; heads of a tile at most; keys up to which there
+   is one split; so many CTAs of a KV head splits make of fewer tiles. */
+enum { PREFILL_ROWS = 32, TILE_HEADS = 16, TILE_KEYS = 2048, SPLIT_TILES = 16 };
 enum { RANK_BEST = 2048 };                          /* scores that a rank tells of a head, at most */
 enum { DRAW, TELL, MEND, FINISH, LIST, PLACE };     /* steps over ranks; DRAW is also without them */
 /* Those of k_va_ranks. */
@@ -1716,6 +1718,16 @@ __device__ __forceinline__ row_splits splits_of(const params &p, int begin, int 
                           + min(31 - __clz(max(keys >> (p.short_keys >> 16 & 31), 1)), (int)MOST_LONGER);
     const int first = begin >> shift;
     return { first, keys > 0 ? ((end - 1) >> shift) + 1 - first : 0, shift };
+}
+/* The same of a call by tiles, of the keys of all its rows: about p.tile_splits of them, a power
+   of two, or one where keys are few. */
+__device__ __forceinline__ row_splits tile_splits_of(const params &p, int b) {
+    int begin, end, position;
+    row_range(p, b, 0, p.q_len, begin, end, position);
+    const int keys = end - begin;
+    if (keys <= TILE_KEYS) return { 0, 1, 0 };
+    const int shift = max(32 - __clz((keys - 1) / p.tile_splits), (int)MIDDLE_SHIFT), first = begin >> shift;
+    return { first, ((end - 1) >> shift) + 1 - first, shift };
 }
 /* The keys of row p.q_index, and whether it is dense because they are few. */
 __device__ __forceinline__ bool is_short_row(const params &p, int b, int &begin, int &end) {
@@ -5462,6 +5474,11 @@ __device__ __forceinline__ int splits_to_join(const params &p, int b, int head) 
         const int places = listed_keys(p, b, head / p.list_heads).places, keys = part_keys(p, places);
         return (places + keys - 1) / keys;
     }
+    if (p.tile_splits) {
+        const int count = tile_splits_of(p, b).count;
+        if (count == 1 && is_first_cta()) wait_for_previous();
+        return count == 1 ? -1 : count;             /* one has written its results */
+    }
     key_range(p, b, begin, end, position, p.rows);
     return splits_of(p, begin, end).count;
 }
@@ -5739,7 +5756,8 @@ __global__ void __launch_bounds__(ROW_COPIERS) k_tile_rows(const __grid_constant
    neither ldmatrix nor the tensor cores meet a bank conflict.
    A query's bits do not depend on the tile it is in: blocks begin at multiples of 64 (pairs of
    them: 128) of the key's number, a block that it does not see changes nothing, and V's numbers
-   that are not finite are taken out of blocks that some query of the tile sees in part. */
+   that are not finite are taken out of blocks that some query of the tile sees in part. Of few
+   tiles the keys are in splits, a CTA each, whose sums k_combine joins. */
 struct tile {
     int b, kv, head, heads;                         /* the first head, and how many */
     int from, rows, column;                         /* query rows; the first column of V */
@@ -5771,6 +5789,24 @@ __device__ __forceinline__ tile locate_tile(const params &p, int number) {
     if (p.kv_start) t.begin = max(t.begin, p.kv_start[t.b]);         /* the first rows may see nothing */
     t.begin = min(t.begin, t.end);
     return t;
+}
+
+/* Which tile, of those of a split, and which split a CTA has. */
+struct tile_place { int number, split; };
+__device__ __forceinline__ tile_place place_of_tile(const params &p) {
+    const int split = p.tile_splits ? (int)blockIdx.x / p.tiles : 0;
+    return { (int)blockIdx.x - split * p.tiles, split };
+}
+/* Of a tile's keys those of a split; false: there is no such split. */
+__device__ __forceinline__ bool take_split(const params &p, tile &t, int split) {
+    if (!p.tile_splits) return true;
+    const row_splits s = tile_splits_of(p, t.b);
+    if (split >= s.count) return false;
+    if (s.count == 1) return true;
+    const i64 low = (i64)(s.first + split) << s.shift;
+    t.end = (int)min((i64)t.end, low + (1 << s.shift));
+    t.begin = min(max(t.begin, (int)low), t.end);
+    return true;
 }
 
 /* Query m of a tile; row: -1 if it has none. */
@@ -6173,8 +6209,8 @@ __device__ __forceinline__ void pack_weights(const float (&low)[4], const float 
 __device__ __noinline__ void store_one(int type, char *p, float f) { store_any(type, p, f); }
 
 /* Results of the lane's queries m, m + 8 and so on, 2 * N in all: 16 x 8 columns from t.column
-   on. One query after the other comes to the front, so that there is one piece of code for them
-   if N is not 1. */
+   on; of a split what k_combine joins. One query after the other comes to the front, so that
+   there is one piece of code for them if N is not 1. */
 template <int N>
 __device__ __forceinline__ void write_tile(const params &p, const tile &t, int m, float factor, float bits,
                                            float (&top)[N][2], float (&den)[N][2],
@@ -6203,19 +6239,31 @@ __device__ __forceinline__ void write_tile(const params &p, const tile &t, int m
         sum += __shfl_xor_sync(FULL, sum, 2);
         const tile_query q = query_of(p, t, m);
         if (q.row < 0) continue;
-        const bool bad = !(sum == sum) || isinf(sum);
-        if (p.lse && c == 0 && t.column == 0)
-            p.lse[lse_of(p, t.b, q.row, q.head)] = head_lse(p, q.head, highest, sum);
-        const double share
-            = sum > 0.0f ? quotient(sink_share(p, q.head, highest, sum), (double)sum) : 0.0;
-        const float f = bad ? __int_as_float(0x7fc00000) : (float)share * p.v_scale;
+        const int columns = p.dv - t.column - 2 * c;
+        const bool tells = c == 0 && t.column == 0;
         char *out = p.out + t.b * p.out_stride[0] + q.row * p.out_stride[1] + q.head * p.out_stride[2]
                   + (t.column + 2 * c) * p.out_stride[3];
-        const bool some = sum > 0.0f || bad;
-        const int columns = p.dv - t.column - 2 * c;
+        int type = p.out_type;
+        i64 step = p.out_stride[3];
+        const bool is_part = p.tile_splits && tile_splits_of(p, t.b).count > 1;
+        if (is_part) {
+            float *const to = p.partial + (p.dv + 2) * (splits_before(p, t.b, q.row * (int)p.heads + q.head)
+                                                        + place_of_tile(p).split);
+            if (tells) { to[p.dv] = highest; to[p.dv + 1] = sum; }
+            out = (char *)(to + t.column + 2 * c);
+            type = SANTA_F32;
+            step = sizeof *to;
+        } else {
+            const bool bad = !(sum == sum) || isinf(sum);
+            if (p.lse && tells) p.lse[lse_of(p, t.b, q.row, q.head)] = head_lse(p, q.head, highest, sum);
+            const double share
+                = sum > 0.0f ? quotient(sink_share(p, q.head, highest, sum), (double)sum) : 0.0;
+            const float f = bad ? __int_as_float(0x7fc00000) : (float)share * p.v_scale;
+            const bool some = sum > 0.0f || bad;
 #pragma unroll
-        for (int nb = 0; nb < 32; nb++) x[nb / 2][nb % 2] = some ? x[nb / 2][nb % 2] * f : 0.0f;
-        if (p.pair_out) {
+            for (int nb = 0; nb < 32; nb++) x[nb / 2][nb % 2] = some ? x[nb / 2][nb % 2] * f : 0.0f;
+        }
+        if (p.pair_out && !is_part) {
 #pragma unroll
             for (int nb = 0; nb < 16; nb++) {
                 const unsigned both = p.out_type == SANTA_BF16 ? pack(x[nb][0], x[nb][1], __nv_bfloat16())
@@ -6225,9 +6273,9 @@ __device__ __forceinline__ void write_tile(const params &p, const tile &t, int m
             continue;
         }
 #pragma unroll 1
-        for (int nb = 0; 8 * nb < columns && nb < 16; nb++, out += 8 * p.out_stride[3]) {
-            store_one(p.out_type, out, x[0][0]);
-            if (8 * nb + 1 < columns) store_one(p.out_type, out + p.out_stride[3], x[0][1]);
+        for (int nb = 0; 8 * nb < columns && nb < 16; nb++, out += 8 * step) {
+            store_one(type, out, x[0][0]);
+            if (8 * nb + 1 < columns) store_one(type, out + step, x[0][1]);
 #pragma unroll
             for (int k = 0; k < 30; k++) x[k / 2][k % 2] = x[k / 2 + 1][k % 2];
         }
@@ -6244,8 +6292,9 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_consta
     DYNAMIC_SHARED(slots);                          /* prefill_bytes */
     SHARED(bad, screened);
     const int lane = threadIdx.x & 31, warp = this_warp(), chunks = (p.d + 63) / 64, q_chunks = p.q_chunks;
-    const tile t = locate_tile(p, (int)blockIdx.x);
-    if (t.rows == 0) return;
+    const tile_place place = place_of_tile(p);
+    tile t = locate_tile(p, place.number);
+    if (t.rows == 0 || !take_split(p, t, place.split)) return;
     const int v_chunks = min((p.dv - t.column + 63) / 64, 2), m = 32 * warp + (lane >> 2);
     char *const q_tile = (char *)slots, *const k_tile = q_tile + q_chunks * TILE_QUERIES * 128,
                *const v_tile = p.one_tile ? k_tile : k_tile + chunks * BLOCK * 128;
@@ -6600,10 +6649,10 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
     const places at = { base, base + PLACE_BYTES, base + (1 + PLACES) * PLACE_BYTES,
                         barriers, barriers + 8 * PLACES, barriers + 16 * PLACES, barriers + 24 * PLACES,
                         barriers + 32 * PLACES, barriers + 32 * PLACES + 8, barriers + 32 * PLACES + 16 };
-    int number = (MANY ? p.own_tiles : 1) * (int)blockIdx.x;
+    int number = MANY ? p.own_tiles * (int)blockIdx.x : place_of_tile(p).number;
     const int end = MANY ? min(number + p.own_tiles, p.tiles) : number + 1;
     tile t = locate_tile(p, number);
-    if (!MANY && t.rows == 0) return;
+    if (!MANY && (t.rows == 0 || !take_split(p, t, place_of_tile(p).split))) return;
     const bool boxes = MANY || p.box_keys != 0;
     const int working = (MANY ? p.tile_rows : t.rows) * p.tile_heads > 64 ? 2 : 1,
               copiers = boxes ? TILE_THREADS - 32 : TILE_THREADS;     /* of q: warp 0 sends boxes at once */
@@ -17795,6 +17844,7 @@ struct geometry {
     i64 dense_splits[3];                            /* of a row, see splits_up_to */
     i64 ranks, results;                             /* 0: no others; rows of out */
     i64 tiles;                                      /* of flash */
+    i64 tile_splits;                                /* see tile_splits_of */
     i64 rank_keys;                                  /* whose masses each tells of a head that is rescued */
     i64 part_floats, errors_at, error_doubles;      /* see params */
     bool has_sure, has_lse, by_bins;                /* parts of it; whether k_rank_bins counts scores */
@@ -18127,7 +18177,17 @@ cudaError_t launch_list(call &c, bool overlap);
 bool suits_many(const call &c);
 cudaError_t launch_all_keys(call &c);
 
+bool suits_tiles(const santa_attention *a);
 bool has_short_rows(const santa_problem &problem);
+/* Splits of a sequence's keys where its tiles are few: by their number for a KV head, so that
+   bits depend on neither the batch nor how many KV heads there are. */
+i64 tile_splits_for(const santa_problem &problem) {
+    const i64 slices = ceil_div(problem.group, TILE_HEADS), rows = TILE_QUERIES / ceil_div(problem.group, slices),
+              tiles = ceil_div(problem.q_len, rows) * slices;
+    i64 splits = 2 * SPLIT_TILES;
+    while (splits > 1 && tiles * splits > SPLIT_TILES) splits /= 2;
+    return splits > 1 && keys_seen(problem, problem.q_len) > TILE_KEYS ? splits : 0;
+}
 bool exact_by_tiles(const santa_problem &problem) {
     const santa_attention &a = problem.a;
     /* errors are found row by row */
@@ -18148,6 +18208,7 @@ santa_status measure_exact(const santa_problem *problem, geometry *g) {
         const santa_status s = measure_lists(a.k.dtype, g);
         return s == SANTA_OK ? measure_many(a, g) : s;
     }
+    if (exact_by_tiles(*problem) && suits_tiles(&a)) g->tile_splits = tile_splits_for(*problem);
     g->dense_rows = rows_of_dense(*problem, *g);
     g->splits = splits_up_to(problem, g->keys, false, SMALLER, g->dense_rows);
     g->list_heads = g->group;
@@ -18158,8 +18219,10 @@ santa_status measure_exact(const santa_problem *problem, geometry *g) {
 
 void arrange_exact(const geometry &g, santa_stash, layout *l) {
     const size_t rows = (size_t)(g.batch * g.heads * (g.dense_rows > 1 ? g.dense_rows : 1));
-    const size_t floats = (size_t)g.dv + 2 + (g.has_many ? MANY_PAD : 0);
-    l->partial = add_part(l, saturating(rows, (size_t)g.splits), floats * sizeof(float));
+    const size_t floats = (size_t)g.dv + 2 + (g.has_many ? MANY_PAD : 0),
+                 of_tiles = g.tile_splits ? saturating((size_t)(g.batch * g.heads), (size_t)g.q_len) : 0,
+                 splits = saturating(of_tiles, (size_t)g.tile_splits + 1), parts = saturating(rows, (size_t)g.splits);
+    l->partial = add_part(l, splits > parts ? splits : parts, floats * sizeof(float));
     if (g.has_firsts) l->ranges = add_part(l, (size_t)(g.batch * g.kv_heads), sizeof(list_range));
 }
 
@@ -18396,7 +18459,8 @@ cudaError_t find_code(const call &c, const void *kernel, bool *there) {
 
 template <typename T> cudaError_t launch_tiles(call &c) {
     params &p = c.p;
-    dim3 grid = grid_of({ p.tiles, c.g.kv_heads * p.tile_slices * p.v_slices, c.g.batch });
+    const i64 splits = p.tile_splits ? p.splits : 1;
+    dim3 grid = grid_of({ p.tiles * splits, c.g.kv_heads * p.tile_slices * p.v_slices, c.g.batch });
     bool there = false;
     const bool extras = p.soft_cap > 0.0f || p.slopes || !(p.scale > 0.0f);
     if (p.d <= 128 && p.dv <= 128 && p.q_chunks <= (p.d + 63) / 64 && !extras) {
@@ -18423,8 +18487,17 @@ template <typename T> cudaError_t launch_tiles(call &c) {
 }
 
 cudaError_t launch_prefill(call &c) {
-    c.rows_done = c.p.q_len;
-    return c.p.k_type == SANTA_F16 ? launch_tiles<__half>(c) : launch_tiles<__nv_bfloat16>(c);
+    params &p = c.p;
+    c.rows_done = p.q_len;
+    p.tile_splits = (int)c.g.tile_splits;
+    if (p.tile_splits) {
+        p.splits = p.tile_splits + 1;
+        p.rows = p.q_len;
+    }
+    cudaError_t e = p.k_type == SANTA_F16 ? launch_tiles<__half>(c) : launch_tiles<__nv_bfloat16>(c);
+    if (e == cudaSuccess && p.tile_splits) e = launch_combine(c);
+    p.rows = 1;
+    return e;
 }
 
 /* First tokens and a window are a list of two ranges for each KV head. */
@@ -18766,6 +18839,7 @@ santa_status measure_sparse(const santa_problem *problem, geometry *g) {
     const i64 size = x.block_size;
     const santa_status s = measure_exact(problem, g);
     if (s != SANTA_OK) return s;
+    g->tile_splits = 0;
     if (!sparse_by_tiles(*problem)) return SANTA_OK;
     size_masks(size, g->q_len, g->keys, g);
     g->mask_words = ceil_div(g->k_blocks, 32);
@@ -20306,11 +20380,11 @@ struct tile_rows {
     santa_dtype type;
     bool in_parts;
     i64 pitch[3];                                   /* numbers of a row; 0: as it lies, or nothing is copied */
-    i64 most_items;                                 /* whose copies are there at a time */
+    i64 most_items;                                 /* whose copies, and sums of splits, are there at a time */
 };
 /* Query rows from which on pages that the tensor copy engine does not take are copied first. */
 enum { SCATTERED_ROWS = 1024 };
-/* A workspace has room for copies of so many bytes, or of one item. */
+/* A workspace has room for copies and sums of so many bytes, or of one item. */
 #ifndef SANTA_CUDA_TILE_ROWS
 #define SANTA_CUDA_TILE_ROWS ((i64)512 << 20)
 #endif
@@ -20338,8 +20412,11 @@ tile_rows tile_rows_of(const pipeline &row, const santa_problem &problem) {
         x.pitch[TILE_K] = ceil_div(d, 8) * 8;       /* both, as they share their pages */
         x.pitch[TILE_V] = ceil_div(dv, 8) * 8;
     }
-    const i64 of_q = problem.group * x.pitch[TILE_Q], of_keys = x.pitch[TILE_K] + x.pitch[TILE_V];
-    const double bytes = 2.0 * ((double)problem.q_len * (double)of_q + (double)problem.capacity * (double)of_keys);
+    const i64 of_q = problem.group * x.pitch[TILE_Q], of_keys = x.pitch[TILE_K] + x.pitch[TILE_V],
+              splits = row.tiles == exact_by_tiles ? tile_splits_for(problem) : 0,
+              sums = splits ? problem.group * (splits + 1) * (dv + 2) : 0;
+    const double bytes = 2.0 * (double)problem.q_len * (double)of_q + 2.0 * (double)problem.capacity * (double)of_keys
+                       + 4.0 * (double)problem.q_len * (double)sums;
     if (bytes > 0.0 && problem.o.ranks.count <= 1) {
         const double items = (double)SANTA_CUDA_TILE_ROWS / bytes;
         x.most_items = items < 1.0 ? 1 : items < 1e18 ? (i64)items : INT64_MAX;

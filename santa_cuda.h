@@ -71,12 +71,11 @@
                        kernels, whose bits differ: rows of a stride that is no multiple of 16
                        bytes, for instance.
    SCALES OF ROWS      k_scales and v_scales go with all of these types, methods and steps, with
-                       ranks, lists and santa_proxy_encode, but not with sample-attention where
-                       it looks at blocks. Dense and scores of the fast types take up to 1.5
-                       times as long with them (dense of e4m3 of head_dim 64 twice). Lists,
-                       top-k, top-p, vattention and saap go by plain kernels then, prefill row
-                       by row. A copy of K is made by the slower of its two kernels; draws read
-                       a scale more for each row.
+                       ranks, lists and santa_proxy_encode. Dense and scores of the fast types
+                       take up to 1.5 times as long with them (dense of e4m3 of head_dim 64
+                       twice). Lists, top-k, top-p, vattention and saap go by plain kernels
+                       then. A copy of K is made by the slower of its two kernels; draws read a
+                       scale more for each row.
    LIMITS              Besides santa.h's, and tested by santa_check: 2^31 - 64 keys in a
                        sequence (max_pages * page_size with pages), of lists, top-p, vattention
                        and saap some 2^31 - 2^23, batch and heads up to 65535,
@@ -89,27 +88,39 @@
                        256, and a group of up to 64 heads. saap: batch * heads / kv_heads up to
                        32 * 65535.
    PREFILL             From 32 query rows on dense runs on tensor cores, K and V read once for
-                       128 queries, where q is f16 or bf16, k and v of that type, e4m3 or e5m2,
-                       all in 16-byte aligned rows with adjacent features, head_dim and
-                       head_dim_v multiples of 8, head_dim up to 256; weights are rounded to q's
-                       type before they meet V. Numbers of 8 bits become that type, which has
-                       them all, on their way to shared memory: exact, at a third of the speed.
+                       128 queries, with any types but k and v of f32, or of f16 and bf16 beside
+                       each other or beside a q of the other: head_dim up to 256 (with an f32 q
+                       128), soft_cap up to 1,024, no std_error, first_tokens or list. Tiles
+                       take numbers of one type of 16 bits, q's, or for an f32 q k's or v's, or
+                       f16. Weights are rounded to it before they meet V.
+                       What is of that type, in 16-byte aligned rows with adjacent features,
+                       head_dim and head_dim_v multiples of 8, is read where it lies. All else
+                       is copied to such rows first, as are k and v in pages of no multiple of
+                       32 keys from 1,024 query rows on: in the workspace, of as many KV heads
+                       of sequences at a time as take 512 MB, or of one. Floats of 8 bits are
+                       exact there. Blocks and what has scales are rounded to that type, which
+                       makes numbers beyond its largest infinite. An f32 q is two numbers of it,
+                       16 bits of bf16 or 22 of f16, at 3/8 of the speed; where it is not finite
+                       the row may be NaN.
+                       A call of few rows, up to 8 tiles of 128 queries for a KV head, that sees
+                       more than 2,048 keys shares these among 2 to 16 CTAs for each tile.
                        Of other calls, and of fewer rows, 16 / group rows share a pass over K
                        and V where the larger of head_dim and head_dim_v is up to 256 (of 8 bits
-                       128, of e4m3 above 64), q, k and v are as above, k and v of one type, and
-                       there is no ALiBi, std_error or scale of a row, and pages have a multiple
-                       of 8 keys: with groups of 4, four drafted tokens take little more than
-                       one. Their sums may round otherwise than one by one, by how many there
-                       are. All others take their rows one after the other.
-                       Sample-attention wants such q, k and v, no e5m2, and such a soft cap
-                       (from 32 rows on, or with a mask, mask_out or audit, all three of them
-                       device memory); masks are
-                       the CPU's but for blocks whose mass is within rounding of the last one
-                       kept. On an H100 or H200 compile with
+                       128, of e4m3 above 64), k and v are of one type of 16 or 8 bits and q of
+                       16, in such rows, and there is no ALiBi, std_error or scale of a row, and
+                       pages have a multiple of 8 keys: with groups of 4, four drafted tokens
+                       take little more than one. Their sums may round otherwise than one by
+                       one, by how many there are. All others take their rows one after the
+                       other.
+                       Sample-attention is as prefill (from 32 rows on, or with a mask, mask_out
+                       or audit, all three of them device memory; row_mass not with an f32 q);
+                       masks are the CPU's but for blocks whose mass is within rounding of the
+                       last one kept. On an H100 or H200 compile with
                        -gencode=arch=compute_90a,code=sm_90a: head_dim up to 128 without soft
-                       cap and ALiBi then runs 2.5 times as fast. A row's bits depend on neither
-                       the other rows, the batch, pages nor chunks, but on which of the two
-                       kernels it is.
+                       cap, ALiBi and an f32 q then runs 2.5 times as fast. A row's bits depend
+                       on neither the other rows, the batch, pages nor chunks, but on which of
+                       the two kernels it is and, of few rows and many keys, on how many CTAs
+                       share these: by the call's query rows and the keys that they see.
    STASH               Between its two kernels prop keeps exp(score - max of 64 keys) per key
                        and query head in the workspace: 32 bits, or 16 or 8 with options.stash,
                        for a smaller workspace at about the same speed. See the stash section of

@@ -4,7 +4,9 @@
 #ifndef SANTA_TEST_LAUNCHED_H
 #define SANTA_TEST_LAUNCHED_H
 /* Room for the rows that tiles want copied: so little that small calls go in parts. */
+#ifndef SANTA_CUDA_TILE_ROWS
 #define SANTA_CUDA_TILE_ROWS ((i64)200000)
+#endif
 #include <ctype.h>
 #include <cxxabi.h>
 #include <stdlib.h>

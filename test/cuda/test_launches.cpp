@@ -5,6 +5,7 @@
    Pointers to device memory are numbers here. What a launch may be is decided by
    standin/cuda_runtime.h; what it must be for its problem is worked out below from the problem
    alone. */
+#define SANTA_CUDA_TILE_ROWS ((i64)512 << 20)         /* as it is shipped */
 #include "launched.h"
 #define SANTA_IMPLEMENTATION
 #define SANTA_NO_SIMD
@@ -1084,9 +1085,23 @@ static bool is_tiled(const problem &x) {
     return c.good;
 }
 
+/* Splits of the keys of a call that has few tiles for a KV head: 16 CTAs of one, or fewer of
+   several. */
+static int64_t tile_splits(const problem &x) {
+    const santa_attention &a = x.a;
+    const int64_t group = a.q.shape[2] / a.k.shape[2], slices = over(group, 16), heads = over(group, slices),
+                  tiles = over(a.q.shape[1], 128 / heads) * slices, keys = capacity_of(a),
+                  seen = a.window && a.window < keys ? std::min(keys, a.window + a.q.shape[1] - 1) : keys;
+    if (x.o.method != SANTA_DENSE || seen <= 2048) return 0;
+    return tiles == 1 ? 16 : tiles == 2 ? 8 : tiles <= 4 ? 4 : tiles <= 8 ? 2 : 0;
+}
+
 static std::vector<part> tiled_parts(const problem &x, const params &p) {
     const santa_sample_attention_options &o = x.o.sample_attention;
     const uint64_t rows = (uint64_t)x.a.q.shape[0] * (uint64_t)p.heads;
+    if (x.o.method == SANTA_DENSE && tile_splits(x))
+        return {{"splits", p.partial,
+                 rows * (uint64_t)x.a.q.shape[1] * (uint64_t)(tile_splits(x) + 1) * ((uint64_t)p.dv + 2) * 4, 4}};
     if (x.o.method == SANTA_DENSE || o.mask) return {};
     const uint64_t chunks = (uint64_t)(o.num_chunks ? o.num_chunks : 2),
                    size = o.block_size == 128 ? 128 : 64, blocks = (uint64_t)over(p.capacity, 64),
@@ -1166,7 +1181,9 @@ static void check_tiles(const problem &x, const standin_launch &l, const params 
                   && p.by_position == sparse && divides_by(p.by_tile_heads, heads)
                   && p.v_slices == over(p.dv, 128),
               "%s: tiles of %d rows, %d heads", name.c_str(), p.tile_rows, p.tile_heads);
-    check_grid(l, over(tiles, together), others, a.q.shape[0], name);
+    const int64_t splits = tile_splits(x);
+    CHECK_MSG(p.tile_splits == splits, "%s: %d splits, want %lld", name.c_str(), p.tile_splits, (long long)splits);
+    check_grid(l, over(tiles, together) * (splits ? splits + 1 : 1), others, a.q.shape[0], name);
     CHECK_MSG(p.sixteens == (!a.block_table || a.k.shape[1] % 16 == 0), "%s: pages", name.c_str());
     CHECK_MSG(p.is_sparse == sparse
                   && (!sparse || (p.mask == o.mask && p.block_shift == (block == 64 ? 6 : 7))),
@@ -1227,7 +1244,9 @@ static problem check_tile_rows(const problem &x, const char *workspace, uint64_t
         if (!CHECK_INT(l.parameters.size(), sizeof p)) return y;
         memcpy((void *)&p, l.parameters.data(), sizeof p);
         CHECK_MSG(name == "k_tile_rows", "%s, want k_tile_rows", name.c_str());
-        check_parameters(x, p, 0, name, 0);
+        problem uncounted = x;
+        uncounted.stats = NULL;
+        check_parameters(uncounted, p, 0, name, 0);
         check_parts({{"rows", p.to, (uint64_t)size, 16}}, workspace, bytes, name);
         check_grid(l, over(rows, 64), heads, batch, name);
         bool same = p.from == from.data && p.to == at && p.type == (int)from.dtype && p.to_type == (int)c.type
@@ -1248,14 +1267,16 @@ static problem check_tile_rows(const problem &x, const char *workspace, uint64_t
     return y;
 }
 
-/* Bytes of the copies of an item. */
+/* Bytes of the copies, and sums of splits, of an item. */
 static double tile_row_bytes(const problem &x) {
     const santa_attention &a = x.a;
     const tile_copies c = copies_for_tiles(a);
     const double group = (double)(a.q.shape[2] / a.k.shape[2]), rows = (double)a.q.shape[1],
                  of_q = (double)(a.q.dtype == SANTA_F32 ? 2 * over(a.k.shape[3], 64) * 64 : over(a.k.shape[3], 8) * 8),
                  of_keys = (double)(over(a.k.shape[3], 8) * 8 + over(a.v.shape[3], 8) * 8);
-    return 2.0 * ((c.q ? group * rows * of_q : 0.0) + (c.keys ? (double)capacity_of(a) * of_keys : 0.0));
+    const int64_t splits = tile_splits(x);
+    const double sums = splits ? group * rows * (double)(splits + 1) * (double)(a.v.shape[3] + 2) : 0.0;
+    return 2.0 * ((c.q ? group * rows * of_q : 0.0) + (c.keys ? (double)capacity_of(a) * of_keys : 0.0)) + 4.0 * sums;
 }
 
 /* All launches of a call of prefill. */
@@ -1280,6 +1301,8 @@ static void check_prefill(const problem &asked, const char *workspace, uint64_t 
     if (sampled && o.audit) want.insert(want.end(), {sample, "k_audit"});
     if (sparse && o.mask_out) want.push_back("k_mask");
     want.push_back("k_prefill");
+    const int64_t splits = tile_splits(x);
+    if (splits) want.push_back("k_combine");
     /* rows that share a pass of k_scores */
     const int64_t q_len = x.a.q.shape[1];
     const bool pages = x.a.block_table && x.a.k.shape[1] % 8,
@@ -1302,10 +1325,17 @@ static void check_prefill(const problem &asked, const char *workspace, uint64_t 
         const std::string &name = name_of(l);
         params p;
         if (!read_parameters(l, &p)) return;
-        CHECK_MSG(l.stream == (cudaStream_t)x.o.stream && !l.overlap, "%s: stream", name.c_str());
+        const bool joins = want[i] == "k_combine";
+        CHECK_MSG(l.stream == (cudaStream_t)x.o.stream && l.overlap == (joins && standin.card->major >= 9),
+                  "%s: stream", name.c_str());
         const bool scores = want[i].compare(0, 8, "k_scores") == 0, mass = want[i] == "k_row_mass";
-        check_parameters(x, p, scores || mass ? row : 0, name);
+        check_parameters(x, p, scores || mass ? row : 0, name, splits ? splits + 1 : -1);
         check_parts(tiled_parts(x, p), workspace, bytes, name);
+        if (joins) {
+            CHECK(p.tile_splits == splits && p.rows == q_len);
+            check_combine(x, l, p, name);
+            continue;
+        }
         if (want[i] == "k_prefill") { check_tiles(x, l, p, name); continue; }
         if (scores || mass) {
             const uint64_t blocks = (uint64_t)(batch * heads * p.rows) * (uint64_t)p.blocks;

@@ -232,6 +232,62 @@ static void tile_rows(void) {
     CHECK_MSG(copied > runs / 20, "%d of %d calls went in parts", copied, runs);
 }
 
+/* Few rows of long sequences: of a tile's keys several CTAs have each a split. */
+static void tile_splits(void) {
+    NEED_DEVICE();
+    const int runs = test_quick ? 10 : 60;
+    for (int i = 0; i < runs; i++) {
+        test_rng r = test_rng_make(12000 + (uint64_t)i);
+        const int64_t kv_heads = pick(&r, {1, 2}), group = pick(&r, {1, 2, 4, 5, 20});
+        ref_spec s = prefill_spec(kv_heads * group, kv_heads, 32 + test_below(&r, 1 + (test_quick ? 100 : 600) / group),
+                                  2000 + test_below(&r, test_quick ? 3000 : 12000), pick(&r, {64, 128, 128, 192}),
+                                  test_below(&r, 2) ? SANTA_F16 : SANTA_BF16);
+        s.head_dim_v = test_below(&r, 2) ? s.head_dim : pick(&r, {8, 64, 136});
+        s.batch = pick(&r, {1, 2, 3});
+        s.ragged = (int)test_below(&r, 2);
+        s.page_size = test_below(&r, 2) ? 0 : pick(&r, {16, 64});
+        s.causal = test_below(&r, 3) != 0;
+        s.window = test_below(&r, 3) ? 0 : 1 + test_below(&r, 4000);
+        s.sinks = (int)test_below(&r, 2);
+        s.soft_cap = test_below(&r, 4) ? 0.0f : 10.0f;
+        s.out_type = test_below(&r, 2) ? SANTA_F32 : SANTA_BF16;
+        if (test_below(&r, 3) == 0) take_eights(&s, 3);
+        if (test_below(&r, 4) == 0) { s.q_type = SANTA_F32; s.head_dim = s.head_dim > 128 ? 128 : s.head_dim; }
+        problem p(s);
+        std::vector<int32_t> starts = starts_of(p);
+        if (test_below(&r, 4) == 0) p.a.kv_start = starts.data();
+        char what[60];
+        snprintf(what, sizeof what, "splits %d", i);
+        check_dense_rows(p, what);
+    }
+    /* bits depend on neither the batch, the KV heads, pages nor room for more keys */
+    ref_spec s = prefill_spec(8, 2, 40, 5000, 128);
+    s.batch = 2;
+    result whole, other;
+    const problem p(s);
+    const long long before = launches_of("k_combine") + launches_of("k_combine_few");
+    if (!run_on_gpu(p, options(SANTA_DENSE, 0), &whole)) return;
+    CHECK(launches_of("k_combine") + launches_of("k_combine_few") > before);
+    for (int64_t page : {16, 64}) {
+        s.page_size = page;
+        if (!run_on_gpu(problem(s), options(SANTA_DENSE, 0), &other)) return;
+        CHECK_MSG(whole.same(other), "splits, pages of %lld", (long long)page);
+    }
+    s.page_size = 0;
+    s.batch = 1;
+    s.first_sequence = 1;
+    if (!run_on_gpu(problem(s), options(SANTA_DENSE, 0), &other)) return;
+    CHECK_MSG(other.same_request(0, whole, 1), "splits, alone");
+    santa_options o = options(SANTA_DENSE, 0);
+    o.item_begin = 1;
+    o.item_end = 4;
+    if (!run_on_gpu(p, o, &other)) return;
+    int64_t wrong = 0;
+    for (int64_t row = 0; row < s.q_len; row++)
+        for (int64_t h = 0; h < 8; h++) wrong += !other.same_row(1, row, h, whole, 1);
+    CHECK_MSG(wrong == 0, "splits of some items: %lld rows differ", (long long)wrong);
+}
+
 /* Floats of 8 bits are exact in 16: the same bits as of a call with their values. So are rows
    that lie anywhere. */
 static void tile_rows_exact(void) {
@@ -758,6 +814,7 @@ static void prefill_errors(void) {
 static const test_case prefill_cases[] = {{"prefill_dense", prefill_dense},
                                           {"tile_rows", tile_rows},
                                           {"tile_rows_exact", tile_rows_exact},
+                                          {"tile_splits", tile_splits},
                                           {"sparse_types", sparse_types},
                                           {"prefill_far_scores", prefill_far_scores},
                                           {"prefill_bits", prefill_bits},
