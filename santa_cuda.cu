@@ -20384,7 +20384,9 @@ struct tile_rows {
 };
 /* Query rows from which on pages that the tensor copy engine does not take are copied first. */
 enum { SCATTERED_ROWS = 1024 };
-/* A workspace has room for copies and sums of so many bytes, or of one item. */
+/* A workspace has room for copies and sums of so many bytes, or of one item, or of more where
+   parts were too many. */
+enum { MOST_PARTS = 4096 };
 #ifndef SANTA_CUDA_TILE_ROWS
 #define SANTA_CUDA_TILE_ROWS ((i64)512 << 20)
 #endif
@@ -20419,7 +20421,8 @@ tile_rows tile_rows_of(const pipeline &row, const santa_problem &problem) {
                        + 4.0 * (double)problem.q_len * (double)sums;
     if (bytes > 0.0 && problem.o.ranks.count <= 1) {
         const double items = (double)SANTA_CUDA_TILE_ROWS / bytes;
-        x.most_items = items < 1.0 ? 1 : items < 1e18 ? (i64)items : INT64_MAX;
+        const i64 least = ceil_div(problem.o.item_end - problem.o.item_begin, MOST_PARTS);
+        x.most_items = items < (double)least ? least : items < 1e18 ? (i64)items : INT64_MAX;
     }
     return x;
 }
@@ -20511,7 +20514,12 @@ santa_status check(const santa_problem *problem) {
     const tile_rows tiled = tile_rows_of(*row, *problem);
     santa_problem part;
     santa_buckets router;
+    geometry g;
     santa_status s = SANTA_OK;
+    for_each_part(*problem, INT64_MAX, [&](const item_part &x) {      /* limits are those of all together */
+        make_tile_part(tiled, *problem, x, nullptr, &part, &router);
+        if (s == SANTA_OK) s = geometry_of(*row, &part, &g);
+    });
     for_each_part(*problem, tiled.most_items, [&](const item_part &x) {
         if (s != SANTA_OK) return;
         const size_t copies = make_tile_part(tiled, *problem, x, nullptr, &part, &router);

@@ -52,10 +52,11 @@ struct any_totals {
 
 /* Where a rounding decides much: equal keys, scores of hundreds, of which a weight may be 0 on
    one machine, and a NaN times that, copies of another K; for who takes the heaviest keys, a
-   soft cap that many scores reach and then are nearly equal. */
+   soft cap that many scores reach and then are nearly equal. An f32 q of many rows that f16 may
+   not hold. */
 static bool is_hard(const fuzz_spec &s) {
     const santa_method m = s.o.method;
-    return s.values == FUZZ_EQUAL || s.values == FUZZ_CLIFFS || s.copy >= FUZZ_STALE
+    return s.values == FUZZ_EQUAL || (s.q_len >= 32 && s.q_type == SANTA_F32 && s.q_power > 0) || s.values == FUZZ_CLIFFS || s.copy >= FUZZ_STALE
         || ((m == SANTA_TOP_K || m == SANTA_TOP_P || m == SANTA_VATTENTION)
             && s.soft_cap > 0.0f && (s.soft_cap < 2.0f || s.values == FUZZ_PEAKS));
 }
@@ -72,18 +73,25 @@ static bool any_near(float x, float y, double absolute, double relative) {
 }
 
 /* A draw that moves does so for all heads of pps, saap and vattention, so of a group's rows one
-   counts. Prefill rounds weights to q's type. lse from a copy is a difference, of far larger
-   numbers where scores spread. */
+   counts. Prefill rounds weights to the type of its tiles, and what has scales or lies in
+   blocks. lse from a copy is a difference, of far larger numbers where scores spread. */
 static void any_compare(const fuzz_problem &p, const result &r, any_totals *t) {
     const fuzz_spec &s = p.s;
     const double v_max = 2.0 * ldexp(sqrt((double)s.dim_v), s.v_power)  /* of fuzz_numbers */
                        * (s.v_scale != 0.0f ? (double)s.v_scale : 1.0),
                  of_out = s.out_type == SANTA_F32 ? 0.0 : 2.0 * ref_epsilon(s.out_type);
-    const bool prefill = s.q_type != SANTA_F32 && (s.q_len >= 32 || s.o.method == SANTA_SAMPLE_ATTENTION),
+    const bool sparse = s.o.method == SANTA_SAMPLE_ATTENTION, prefill = s.q_len >= 32 || sparse,
+               blocks = s.k_type == SANTA_Q8_0 || s.k_type == SANTA_Q4_0 || s.v_type == SANTA_Q8_0
+                     || s.v_type == SANTA_Q4_0,
+               rounded = prefill && (s.k_scales || s.v_scales || blocks),
                shared = s.o.method == SANTA_PPS || s.o.method == SANTA_SAAP
                      || s.o.method == SANTA_VATTENTION,
                has_lse = p.a.lse && (!s.copy || (s.values < FUZZ_PEAKS && !is_hard(s)));
-    const double absolute = v_max * (prefill ? ref_epsilon(s.q_type) : 1e-5);
+    const santa_dtype tiles = s.q_type != SANTA_F32 ? s.q_type : s.k_type == SANTA_BF16 || s.v_type == SANTA_BF16
+                                                                ? SANTA_BF16 : SANTA_F16;
+    const double e = ref_epsilon(tiles),
+                 absolute = v_max * (rounded ? 24.0 * e : prefill ? e : 1e-5),
+                 of_lse = rounded ? 24.0 * e : 0.0;
     const int64_t heads = s.kv_heads * s.group;
     bool moved = false;
     for (int64_t row = 0; row < s.batch * s.q_len * heads; row++) {
@@ -111,7 +119,7 @@ static void any_compare(const fuzz_problem &p, const result &r, any_totals *t) {
         t->lost += here == 0.0 && off;
         moved |= off;
         if (moved) continue;
-        t->off_lse += has_lse && !any_near(p.a.lse[row], r.lse[(size_t)row], 1e-3, 2e-6);
+        t->off_lse += has_lse && !any_near(p.a.lse[row], r.lse[(size_t)row], 1e-3 + of_lse, 2e-6 + of_lse);
         if (!p.a.std_error) continue;
         t->bars++;
         t->off_bars += !any_near(p.a.std_error[row], r.std_error[(size_t)row], 2e-3 * v_max, 0.02);

@@ -231,7 +231,7 @@ static void check_parameters(const problem &x, const params &p, int64_t row, con
               "%s: sizes", kernel);
     const int64_t keys = a.block_table ? a.max_pages * a.k.shape[1] : a.k.shape[1];
     const bool dense = x.o.method == SANTA_DENSE || x.o.method == SANTA_SAMPLE_ATTENTION;
-    const int64_t of_many = is_many(a) ? many_parts(keys) : 0,
+    const int64_t of_many = is_many(a) && a.v.shape[3] == p.dv && a.k.shape[3] == p.d ? many_parts(keys) : 0,
                   of_dense = dense ? std::max(dense_splits(a, keys), of_many) : 0;
     CHECK_MSG(p.capacity == keys && p.blocks == over(keys, 64)
                   && (a.key_list || p.splits == (splits < 0 ? of_dense : splits)), "%s: keys", kernel);
@@ -335,7 +335,9 @@ static void check_plain(const problem &x, const standin_launch &l, const params 
         }
         return 0;
     };
-    const santa_tensor &k = x.a.k, &v = x.a.v;
+    santa_tensor k = x.a.k, v = x.a.v;
+    k.shape[3] = p.d;                                /* of rows that are filled up as well */
+    v.shape[3] = p.dv;
     CHECK_INT(p.staged_k, staged(k));
     CHECK_INT(p.staged_v, staged(v));
     CHECK_MSG(p.query_pitch == 0 || (p.query_pitch >= k.shape[3] && p.query_pitch % 32 == 0),
@@ -1282,11 +1284,11 @@ static double tile_row_bytes(const problem &x) {
 /* All launches of a call of prefill. */
 static void check_prefill(const problem &asked, const char *workspace, uint64_t bytes) {
     size_t begin;
-    const double each = tile_row_bytes(asked), room = 512.0 * 1024.0 * 1024.0;
+    const double each = tile_row_bytes(asked), room = (double)SANTA_CUDA_TILE_ROWS;
     const int64_t items = asked.a.q.shape[0] * asked.a.k.shape[2];
     if ((double)items * each > room && items > 1) {  /* so many at a time as have room, or one */
         const int64_t most = check_range(asked, 0, items);
-        CHECK(most == 1 || (double)most * each <= room);
+        CHECK(most == 1 || most <= over(items, 4096) || (double)most * each <= room);
         return;
     }
     const problem x = check_tile_rows(asked, workspace, bytes, &begin);
@@ -1307,7 +1309,7 @@ static void check_prefill(const problem &asked, const char *workspace, uint64_t 
     const int64_t q_len = x.a.q.shape[1];
     const bool pages = x.a.block_table && x.a.k.shape[1] % 8,
                eights = is_eight(x.a.k.dtype),
-               plain = x.a.alibi_slopes || (eights && x.a.k.shape[3] % 16),
+               plain = x.a.alibi_slopes || (eights && x.a.k.shape[3] % 16) || x.d % 8,
                one = plain || pages;
     const int64_t pass = one ? 1 : rows_in_slots(x.a);
     for (int64_t row = 0; sparse && o.row_mass && row < q_len; row++) {
@@ -1844,6 +1846,11 @@ static santa_status run(const problem &x, size_t shift = 0) {
         return s;
     }
     CHECK(bytes > 0);
+    const problem dense = as_dense(x);
+    if (is_tiled(dense)) {                           /* no patience for more parts */
+        const double items = (double)x.a.q.shape[0] * (double)x.a.k.shape[2], each = tile_row_bytes(dense);
+        if (std::min(items, items * each / (double)SANTA_CUDA_TILE_ROWS) > PATIENCE) return s;
+    }
     note(CHECK_STATUS(santa_decode(&x.a, &x.o, NULL, bytes, x.stats), SANTA_ERR_WORKSPACE_NULL)
              ? SANTA_ERR_WORKSPACE_NULL
              : s);
@@ -2743,6 +2750,9 @@ static void every_kernel(void) {
                         x.a.proxy  = address(R_COPY);
                         CHECK_STATUS(run(x), d <= 256 ? SANTA_OK : SANTA_ERR_BACKEND_SIZE);
                     }
+    problem rows = make({1, 40, 4, 1, 300, 64, 64, 0, SANTA_BF16, NHD}, SANTA_DENSE);
+    rows.a.q.dtype = SANTA_F32;
+    CHECK_STATUS(run(rows), SANTA_OK);
     problem eights = make(SMALL, SANTA_DENSE);
     eights.a.k.dtype = eights.a.v.dtype = SANTA_E5M2;
     CHECK_STATUS(run(eights), SANTA_OK);

@@ -235,12 +235,13 @@ static void tile_rows(void) {
 /* Few rows of long sequences: of a tile's keys several CTAs have each a split. */
 static void tile_splits(void) {
     NEED_DEVICE();
-    const int runs = test_quick ? 10 : 60;
+    const int runs = test_quick ? 10 : 40;
     for (int i = 0; i < runs; i++) {
         test_rng r = test_rng_make(12000 + (uint64_t)i);
+        const int64_t rows = test_quick ? 100 : 250;
         const int64_t kv_heads = pick(&r, {1, 2}), group = pick(&r, {1, 2, 4, 5, 20});
-        ref_spec s = prefill_spec(kv_heads * group, kv_heads, 32 + test_below(&r, 1 + (test_quick ? 100 : 600) / group),
-                                  2000 + test_below(&r, test_quick ? 3000 : 12000), pick(&r, {64, 128, 128, 192}),
+        ref_spec s = prefill_spec(kv_heads * group, kv_heads, 32 + test_below(&r, 1 + rows / group),
+                                  2000 + test_below(&r, test_quick || i % 8 ? 3000 : 9000), pick(&r, {64, 128, 128, 192}),
                                   test_below(&r, 2) ? SANTA_F16 : SANTA_BF16);
         s.head_dim_v = test_below(&r, 2) ? s.head_dim : pick(&r, {8, 64, 136});
         s.batch = pick(&r, {1, 2, 3});
