@@ -1726,7 +1726,8 @@ __device__ __forceinline__ row_splits tile_splits_of(const params &p, int b) {
     row_range(p, b, 0, p.q_len, begin, end, position);
     const int keys = end - begin;
     if (keys <= TILE_KEYS) return { 0, 1, 0 };
-    const int shift = max(32 - __clz((keys - 1) / p.tile_splits), (int)MIDDLE_SHIFT), first = begin >> shift;
+    const int shift = max(32 - __clz((keys - 1) / p.tile_splits), (int)MIDDLE_SHIFT),
+              first = begin >> shift;
     return { first, ((end - 1) >> shift) + 1 - first, shift };
 }
 /* The keys of row p.q_index, and whether it is dense because they are few. */
@@ -5910,7 +5911,8 @@ struct copier {
         token = stride[1];
         page = stride[0];
         features = (is_k ? p.d : p.dv) - column - 8 * piece;
-        from = (is_k ? p.k : p.v) + t.kv * stride[2] + 2 * (column + 8 * piece) + (p.table ? 0 : t.b * page);
+        from = (is_k ? p.k : p.v) + t.kv * stride[2] + 2 * (column + 8 * piece)
+             + (p.table ? 0 : t.b * page);
     }
     /* Key j's; nullptr: no row of the tile sees it; 1: its page does not exist. */
     __device__ __forceinline__ const char *row(const params &p, const tile &t, int j) const {
@@ -18182,8 +18184,8 @@ bool has_short_rows(const santa_problem &problem);
 /* Splits of a sequence's keys where its tiles are few: by their number for a KV head, so that
    bits depend on neither the batch nor how many KV heads there are. */
 i64 tile_splits_for(const santa_problem &problem) {
-    const i64 slices = ceil_div(problem.group, TILE_HEADS), rows = TILE_QUERIES / ceil_div(problem.group, slices),
-              tiles = ceil_div(problem.q_len, rows) * slices;
+    const i64 slices = ceil_div(problem.group, TILE_HEADS), heads = ceil_div(problem.group, slices),
+              tiles = ceil_div(problem.q_len, TILE_QUERIES / heads) * slices;
     i64 splits = 2 * SPLIT_TILES;
     while (splits > 1 && tiles * splits > SPLIT_TILES) splits /= 2;
     return splits > 1 && keys_seen(problem, problem.q_len) > TILE_KEYS ? splits : 0;
@@ -18221,8 +18223,9 @@ void arrange_exact(const geometry &g, santa_stash, layout *l) {
     const size_t rows = (size_t)(g.batch * g.heads * (g.dense_rows > 1 ? g.dense_rows : 1));
     const size_t floats = (size_t)g.dv + 2 + (g.has_many ? MANY_PAD : 0),
                  of_tiles = g.tile_splits ? saturating((size_t)(g.batch * g.heads), (size_t)g.q_len) : 0,
-                 splits = saturating(of_tiles, (size_t)g.tile_splits + 1), parts = saturating(rows, (size_t)g.splits);
-    l->partial = add_part(l, splits > parts ? splits : parts, floats * sizeof(float));
+                 in_tiles = saturating(of_tiles, (size_t)g.tile_splits + 1),
+                 parts = saturating(rows, (size_t)g.splits);
+    l->partial = add_part(l, in_tiles > parts ? in_tiles : parts, floats * sizeof(float));
     if (g.has_firsts) l->ranges = add_part(l, (size_t)(g.batch * g.kv_heads), sizeof(list_range));
 }
 
@@ -18443,8 +18446,9 @@ bool fill_tiles(call &c, i64 heads, i64 rows) {
     p.v_slices = (int)ceil_div(c.g.dv, TILE_COLUMNS);
     p.q_numbers = (int)c.a->q.shape[3];
     p.q_chunks = (p.q_numbers + 63) / 64;
-    p.pair_out = p.out_type != SANTA_F32 && p.dv % 2 == 0 && p.out_stride[3] == 2 && (uintptr_t)p.out % 4 == 0
-              && p.out_stride[0] % 4 == 0 && p.out_stride[1] % 4 == 0 && p.out_stride[2] % 4 == 0;
+    p.pair_out = p.out_type != SANTA_F32 && p.dv % 2 == 0 && p.out_stride[3] == 2
+              && (uintptr_t)p.out % 4 == 0 && p.out_stride[0] % 4 == 0 && p.out_stride[1] % 4 == 0
+              && p.out_stride[2] % 4 == 0;
     return fits({ p.tiles, c.g.kv_heads * slices * p.v_slices, c.g.batch });
 }
 
@@ -18483,7 +18487,8 @@ template <typename T> cudaError_t launch_tiles(call &c) {
         return launch_large<k_prefill_groups<T, false>>(c, all, grid, 3 * 128, GROUPS_BYTES, false);
     }
     p.one_tile = c.card.shared < prefill_bytes(p.q_chunks, p.d, false) + (int)sizeof(screened);
-    return launch_large<k_prefill>(c, grid, TILE_THREADS, (size_t)prefill_bytes(p.q_chunks, p.d, p.one_tile), false);
+    const size_t bytes = (size_t)prefill_bytes(p.q_chunks, p.d, p.one_tile);
+    return launch_large<k_prefill>(c, grid, TILE_THREADS, bytes, false);
 }
 
 cudaError_t launch_prefill(call &c) {
@@ -20087,15 +20092,18 @@ const pipeline pipelines[] = {
       launch_sampled<flash>, count_rows, nullptr },
     { bit(SANTA_SAMPLE_ATTENTION), SANTA_SCORES_EXACT, false, measure_sparse, arrange_sparse, launch_sparse,
       count_rows, sparse_by_tiles },
-    { bit(SANTA_PPS), SANTA_SCORES_EXACT, false, measure_pps, arrange_pps, launch_pps, count_drawn_rows, nullptr },
+    { bit(SANTA_PPS), SANTA_SCORES_EXACT, false, measure_pps, arrange_pps, launch_pps, count_drawn_rows,
+      nullptr },
     { bit(SANTA_SYS) | bit(SANTA_PROP) | bit(SANTA_PPS), SANTA_SCORES_PROXY, false, measure_proxy,
       arrange_proxy, launch_proxy, count_drawn_rows, nullptr },
     { bit(SANTA_TOP_K) | bit(SANTA_TOP_P), SANTA_SCORES_EXACT, false, measure_selected, arrange_selected,
       launch_selected, count_rows, nullptr },
     { bit(SANTA_TOP_K) | bit(SANTA_TOP_P), SANTA_SCORES_PROXY, false, measure_selected, arrange_selected,
       launch_selected, count_drawn_rows, nullptr },
-    { bit(SANTA_VATTENTION), SANTA_SCORES_EXACT, false, measure_va, arrange_va, launch_va, count_nothing, nullptr },
-    { bit(SANTA_VATTENTION), SANTA_SCORES_PROXY, false, measure_va, arrange_va, launch_va, count_nothing, nullptr },
+    { bit(SANTA_VATTENTION), SANTA_SCORES_EXACT, false, measure_va, arrange_va, launch_va, count_nothing,
+      nullptr },
+    { bit(SANTA_VATTENTION), SANTA_SCORES_PROXY, false, measure_va, arrange_va, launch_va, count_nothing,
+      nullptr },
     { bit(SANTA_SAAP), SANTA_SCORES_EXACT, false, measure_routed, arrange_routed, launch_routed,
       count_routed, nullptr },
     { bit(SANTA_SAAP), SANTA_SCORES_PROXY, false, measure_routed, arrange_routed, launch_routed,
@@ -20379,8 +20387,8 @@ enum { TILE_Q, TILE_K, TILE_V };
 struct tile_rows {
     santa_dtype type;
     bool in_parts;
-    i64 pitch[3];                                   /* numbers of a row; 0: as it lies, or nothing is copied */
-    i64 most_items;                                 /* whose copies, and sums of splits, are there at a time */
+    i64 pitch[3];                                   /* numbers of a row; 0: as it lies, or no copies */
+    i64 most_items;                                 /* whose copies, and sums of splits, have room */
 };
 /* Query rows from which on pages that the tensor copy engine does not take are copied first. */
 enum { SCATTERED_ROWS = 1024 };
@@ -20406,7 +20414,7 @@ tile_rows tile_rows_of(const pipeline &row, const santa_problem &problem) {
         return x;
     /* row_mass has the kernels of single rows */
     if (x.in_parts && row.tiles == sparse_by_tiles && problem.o.sample_attention.row_mass) return x;
-    /* 16 keys that lie in a page of their own are copied by each tile, slower than by the engine */
+    /* pages that the tensor copy engine does not take: each tile's threads would copy the keys */
     const bool scattered = a.block_table && a.k.shape[1] % 32 && problem.q_len >= SCATTERED_ROWS;
     if (x.in_parts) x.pitch[TILE_Q] = 2 * ceil_div(d, 64) * 64;
     else if (!lies_well(a.q, santa_tensor(), d)) x.pitch[TILE_Q] = ceil_div(d, 8) * 8;
@@ -20417,8 +20425,8 @@ tile_rows tile_rows_of(const pipeline &row, const santa_problem &problem) {
     const i64 of_q = problem.group * x.pitch[TILE_Q], of_keys = x.pitch[TILE_K] + x.pitch[TILE_V],
               splits = row.tiles == exact_by_tiles ? tile_splits_for(problem) : 0,
               sums = splits ? problem.group * (splits + 1) * (dv + 2) : 0;
-    const double bytes = 2.0 * (double)problem.q_len * (double)of_q + 2.0 * (double)problem.capacity * (double)of_keys
-                       + 4.0 * (double)problem.q_len * (double)sums;
+    const double rows = (double)problem.q_len, keys = (double)problem.capacity,
+                 bytes = 2.0 * (rows * (double)of_q + keys * (double)of_keys) + 4.0 * rows * (double)sums;
     if (bytes > 0.0 && problem.o.ranks.count <= 1) {
         const double items = (double)SANTA_CUDA_TILE_ROWS / bytes;
         const i64 least = ceil_div(problem.o.item_end - problem.o.item_begin, MOST_PARTS);
@@ -20439,7 +20447,8 @@ size_t place_tile_rows(const tile_rows &x, char *at, santa_problem *problem) {
         *t = which == TILE_Q ? santa_view(data, x.type, problem->batch, rows, heads, pitch)
                              : santa_view_hnd(data, x.type, problem->batch, rows, heads, pitch);
         t->device = SANTA_CUDA;
-        size_t n = saturating(saturating((size_t)(problem->batch * heads), (size_t)rows), 2 * (size_t)pitch);
+        const size_t numbers = saturating((size_t)(problem->batch * heads), (size_t)rows);
+        size_t n = saturating(numbers, 2 * (size_t)pitch);
         if (n > (size_t)PTRDIFF_MAX / 4) n = (size_t)PTRDIFF_MAX / 4;
         all += (n + 255) / 256 * 256;
     };

@@ -731,6 +731,7 @@ static const dense_case dense_cases[] = {
     { SANTA_BF16, 64, 8, SANTA_BF16, 0.0f, false, 0, 1 },
     { SANTA_BF16, 64, 16, SANTA_BF16, 0.0f },
     { SANTA_BF16, 128, 4, SANTA_BF16, 0.0f, false, 16, 3 },
+    { SANTA_BF16, 128, 4, SANTA_BF16, 0.0f, false, 0, 31 },
 };
 
 static void bench_dense(timer &t, int batch, int n, const dense_case &x, int runs, FILE *csv) {

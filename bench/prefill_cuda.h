@@ -1,7 +1,8 @@
 /* bench_cuda --prefill: as many query rows as keys, causal, bf16. Dense in TFLOP/s of the
-   causal half, also with K and V in pages or of other types, an f32 q and few rows, and SampleAttention, all stages, on heads
-   whose mass lies in planted columns and one diagonal, as in prefill.h: so many columns that
-   the share of blocks kept comes near what is asked. Include it in bench_cuda.cu. */
+   causal half, also with K and V in pages or of other types, an f32 q and few rows at the end
+   of the keys, and SampleAttention, all stages, on heads whose mass lies in planted columns and
+   one diagonal, as in prefill.h: so many columns that the share of blocks kept comes near what
+   is asked. Include it in bench_cuda.cu. */
 
 /* Planted keys' scores: log of their mass, but for a constant; pairs of features turn with the
    position, so that q . k is large at distance LAG. */
@@ -73,7 +74,8 @@ struct prompt {
         fill<<<2048, 256, 0, stream>>>((unsigned char *)q, rows, q_number, 3);
         const int number = type == SANTA_E4M3 ? 3 : 2;
         for (unsigned short *to : { k, v })
-            if (block) fill_codes<<<2048, 256, 0, stream>>>((unsigned char *)to, of_kv / 32 * block, block, 1);
+            if (block)
+                fill_codes<<<2048, 256, 0, stream>>>((unsigned char *)to, of_kv / 32 * block, block, 1);
             else fill<<<2048, 256, 0, stream>>>((unsigned char *)to, of_kv, number, to == k ? 1 : 2);
         memset(&a, 0, sizeof a);
         a.q = santa_view(q, q_type, 1, q_len, HEADS, DIM);
@@ -182,7 +184,9 @@ static void bench_prefill(timer &t, bool quick, FILE *csv) {
         const double alone = t.median([&] { x.call(false); }, runs);
         printf("  dense   n %6d  %9.3f ms  %6.0f TFLOP/s\n", n, alone * 1e-3, flops / alone * 1e-6);
         if (csv) fprintf(csv, "dense,%d,%.4f,%.1f,1,0,1\n", n, alone * 1e-3, flops / alone * 1e-6);
-        const struct { const char *name; santa_dtype type; int page; santa_dtype q_type; int rows; } others[] = {
+        const struct {
+            const char *name; santa_dtype type; int page; santa_dtype q_type; int rows;
+        } others[] = {
             { "pages of 16", SANTA_BF16, 16, SANTA_BF16, n },
             { "pages of 64", SANTA_BF16, 64, SANTA_BF16, n },
             { "e4m3", SANTA_E4M3, 0, SANTA_BF16, n },
@@ -197,7 +201,8 @@ static void bench_prefill(timer &t, bool quick, FILE *csv) {
         };
         for (const auto &other : others) {
             const prompt y(n, t.stream, other.type, other.page, other.q_type, other.rows);
-            const double rows = other.rows, flops = 4.0 * DIM * HEADS * (rows * n - rows * (rows - 1.0) / 2.0);
+            const double rows = other.rows, pairs = rows * n - rows * (rows - 1.0) / 2.0,
+                         flops = 4.0 * DIM * HEADS * pairs;
             const double time = t.median([&] { y.call(false); }, runs);
             printf("  dense   n %6d  %9.3f ms  %6.0f TFLOP/s, %s\n", n, time * 1e-3, flops / time * 1e-6,
                    other.name);

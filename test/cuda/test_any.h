@@ -56,7 +56,8 @@ struct any_totals {
    not hold. */
 static bool is_hard(const fuzz_spec &s) {
     const santa_method m = s.o.method;
-    return s.values == FUZZ_EQUAL || (s.q_len >= 32 && s.q_type == SANTA_F32 && s.q_power > 0) || s.values == FUZZ_CLIFFS || s.copy >= FUZZ_STALE
+    return s.values == FUZZ_EQUAL || s.values == FUZZ_CLIFFS || s.copy >= FUZZ_STALE
+        || (s.q_len >= 32 && s.q_type == SANTA_F32 && s.q_power > 0)
         || ((m == SANTA_TOP_K || m == SANTA_TOP_P || m == SANTA_VATTENTION)
             && s.soft_cap > 0.0f && (s.soft_cap < 2.0f || s.values == FUZZ_PEAKS));
 }
@@ -87,8 +88,8 @@ static void any_compare(const fuzz_problem &p, const result &r, any_totals *t) {
                shared = s.o.method == SANTA_PPS || s.o.method == SANTA_SAAP
                      || s.o.method == SANTA_VATTENTION,
                has_lse = p.a.lse && (!s.copy || (s.values < FUZZ_PEAKS && !is_hard(s)));
-    const santa_dtype tiles = s.q_type != SANTA_F32 ? s.q_type : s.k_type == SANTA_BF16 || s.v_type == SANTA_BF16
-                                                                ? SANTA_BF16 : SANTA_F16;
+    const bool bf16 = s.k_type == SANTA_BF16 || s.v_type == SANTA_BF16;
+    const santa_dtype tiles = s.q_type != SANTA_F32 ? s.q_type : bf16 ? SANTA_BF16 : SANTA_F16;
     const double e = ref_epsilon(tiles),
                  absolute = v_max * (rounded ? 24.0 * e : prefill ? e : 1e-5),
                  of_lse = rounded ? 24.0 * e : 0.0;

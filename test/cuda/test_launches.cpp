@@ -51,7 +51,7 @@ struct problem {
     santa_stats    *stats;
     santa_buckets   router;                          /* see add_router: a points to it then */
     santa_method    asked;                           /* dense stands for it, see as_dense; 0: no other */
-    int64_t         d;                               /* head_dim, where it is not k's: of rows that are filled up */
+    int64_t         d;                               /* head_dim, where k's rows are filled up; or 0 */
 
     santa_tensor *tensor(int i) { return i == 0 ? &a.q : i == 1 ? &a.k : i == 2 ? &a.v : &a.out; }
 };
@@ -231,7 +231,8 @@ static void check_parameters(const problem &x, const params &p, int64_t row, con
               "%s: sizes", kernel);
     const int64_t keys = a.block_table ? a.max_pages * a.k.shape[1] : a.k.shape[1];
     const bool dense = x.o.method == SANTA_DENSE || x.o.method == SANTA_SAMPLE_ATTENTION;
-    const int64_t of_many = is_many(a) && a.v.shape[3] == p.dv && a.k.shape[3] == p.d ? many_parts(keys) : 0,
+    const bool filled_up = a.v.shape[3] != p.dv || a.k.shape[3] != p.d;
+    const int64_t of_many = is_many(a) && !filled_up ? many_parts(keys) : 0,
                   of_dense = dense ? std::max(dense_splits(a, keys), of_many) : 0;
     CHECK_MSG(p.capacity == keys && p.blocks == over(keys, 64)
                   && (a.key_list || p.splits == (splits < 0 ? of_dense : splits)), "%s: keys", kernel);
@@ -1091,8 +1092,8 @@ static bool is_tiled(const problem &x) {
    several. */
 static int64_t tile_splits(const problem &x) {
     const santa_attention &a = x.a;
-    const int64_t group = a.q.shape[2] / a.k.shape[2], slices = over(group, 16), heads = over(group, slices),
-                  tiles = over(a.q.shape[1], 128 / heads) * slices, keys = capacity_of(a),
+    const int64_t group = a.q.shape[2] / a.k.shape[2], slices = over(group, 16),
+                  tiles = over(a.q.shape[1], 128 / over(group, slices)) * slices, keys = capacity_of(a),
                   seen = a.window && a.window < keys ? std::min(keys, a.window + a.q.shape[1] - 1) : keys;
     if (x.o.method != SANTA_DENSE || seen <= 2048) return 0;
     return tiles == 1 ? 16 : tiles == 2 ? 8 : tiles <= 4 ? 4 : tiles <= 8 ? 2 : 0;
@@ -1101,9 +1102,9 @@ static int64_t tile_splits(const problem &x) {
 static std::vector<part> tiled_parts(const problem &x, const params &p) {
     const santa_sample_attention_options &o = x.o.sample_attention;
     const uint64_t rows = (uint64_t)x.a.q.shape[0] * (uint64_t)p.heads;
-    if (x.o.method == SANTA_DENSE && tile_splits(x))
-        return {{"splits", p.partial,
-                 rows * (uint64_t)x.a.q.shape[1] * (uint64_t)(tile_splits(x) + 1) * ((uint64_t)p.dv + 2) * 4, 4}};
+    const uint64_t splits = (uint64_t)tile_splits(x) + 1, row = ((uint64_t)p.dv + 2) * 4;
+    if (x.o.method == SANTA_DENSE && splits > 1)
+        return {{"splits", p.partial, rows * (uint64_t)x.a.q.shape[1] * splits * row, 4}};
     if (x.o.method == SANTA_DENSE || o.mask) return {};
     const uint64_t chunks = (uint64_t)(o.num_chunks ? o.num_chunks : 2),
                    size = o.block_size == 128 ? 128 : 64, blocks = (uint64_t)over(p.capacity, 64),
@@ -1184,13 +1185,15 @@ static void check_tiles(const problem &x, const standin_launch &l, const params 
                   && p.v_slices == over(p.dv, 128),
               "%s: tiles of %d rows, %d heads", name.c_str(), p.tile_rows, p.tile_heads);
     const int64_t splits = tile_splits(x);
-    CHECK_MSG(p.tile_splits == splits, "%s: %d splits, want %lld", name.c_str(), p.tile_splits, (long long)splits);
+    CHECK_MSG(p.tile_splits == splits, "%s: %d splits, want %lld", name.c_str(), p.tile_splits,
+              (long long)splits);
     check_grid(l, over(tiles, together) * (splits ? splits + 1 : 1), others, a.q.shape[0], name);
     CHECK_MSG(p.sixteens == (!a.block_table || a.k.shape[1] % 16 == 0), "%s: pages", name.c_str());
     CHECK_MSG(p.is_sparse == sparse
                   && (!sparse || (p.mask == o.mask && p.block_shift == (block == 64 ? 6 : 7))),
               "%s: mask", name.c_str());
-    bool pairs = a.out.dtype != SANTA_F32 && a.out.shape[3] % 2 == 0 && a.out.stride[3] == 1 && (uintptr_t)a.out.data % 4 == 0;
+    bool pairs = a.out.dtype != SANTA_F32 && a.out.shape[3] % 2 == 0 && a.out.stride[3] == 1
+              && (uintptr_t)a.out.data % 4 == 0;
     for (int i = 0; i < 3; i++) pairs &= a.out.stride[i] % 2 == 0;
     CHECK_MSG(p.pair_out == pairs, "%s: pairs of out", name.c_str());
 }
@@ -1251,8 +1254,9 @@ static problem check_tile_rows(const problem &x, const char *workspace, uint64_t
         check_parameters(uncounted, p, 0, name, 0);
         check_parts({{"rows", p.to, (uint64_t)size, 16}}, workspace, bytes, name);
         check_grid(l, over(rows, 64), heads, batch, name);
-        bool same = p.from == from.data && p.to == at && p.type == (int)from.dtype && p.to_type == (int)c.type
-                 && p.numbers == n && p.pitch == pitch && p.of_keys == (i > 0) && p.of_k == (i == 1)
+        bool same = p.from == from.data && p.to == at && p.type == (int)from.dtype
+                 && p.to_type == (int)c.type && p.numbers == n && p.pitch == pitch
+                 && p.of_keys == (i > 0) && p.of_k == (i == 1)
                  && p.in_parts == (i == 0 && in_parts)
                  && divides_by(p.by_pieces, pitch / (i == 0 && in_parts ? 16 : 8));
         for (int k = 0; k < 4; k++) same &= p.from_stride[k] == byte_stride(from, k);
@@ -1274,11 +1278,13 @@ static double tile_row_bytes(const problem &x) {
     const santa_attention &a = x.a;
     const tile_copies c = copies_for_tiles(a);
     const double group = (double)(a.q.shape[2] / a.k.shape[2]), rows = (double)a.q.shape[1],
-                 of_q = (double)(a.q.dtype == SANTA_F32 ? 2 * over(a.k.shape[3], 64) * 64 : over(a.k.shape[3], 8) * 8),
-                 of_keys = (double)(over(a.k.shape[3], 8) * 8 + over(a.v.shape[3], 8) * 8);
+                 filled = (double)(over(a.k.shape[3], 8) * 8),
+                 of_q = a.q.dtype == SANTA_F32 ? (double)(2 * over(a.k.shape[3], 64) * 64) : filled,
+                 of_keys = filled + (double)(over(a.v.shape[3], 8) * 8);
     const int64_t splits = tile_splits(x);
     const double sums = splits ? group * rows * (double)(splits + 1) * (double)(a.v.shape[3] + 2) : 0.0;
-    return 2.0 * ((c.q ? group * rows * of_q : 0.0) + (c.keys ? (double)capacity_of(a) * of_keys : 0.0)) + 4.0 * sums;
+    return 2.0 * ((c.q ? group * rows * of_q : 0.0) + (c.keys ? (double)capacity_of(a) * of_keys : 0.0))
+         + 4.0 * sums;
 }
 
 /* All launches of a call of prefill. */

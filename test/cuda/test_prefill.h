@@ -6,8 +6,8 @@
 /* The type of the tiles: q's; of an f32 q K's or V's, or f16. */
 static santa_dtype tile_type(const ref_spec &s) {
     const auto sixteen = [](santa_dtype t) { return t == SANTA_F16 || t == SANTA_BF16; };
-    return s.q_type != SANTA_F32 ? s.q_type : sixteen(s.k_type) ? s.k_type : sixteen(s.v_type) ? s.v_type
-                                                                                                 : SANTA_F16;
+    if (s.q_type != SANTA_F32) return s.q_type;
+    return sixteen(s.k_type) ? s.k_type : sixteen(s.v_type) ? s.v_type : SANTA_F16;
 }
 static bool is_exact_in_tiles(const ref_spec &s, santa_dtype type) {
     return !s.row_scales && (type == tile_type(s) || type == SANTA_E4M3 || type == SANTA_E5M2);
@@ -18,7 +18,8 @@ static double score_bound(const problem &p) {
     const ref_spec &s = p.spec;
     double most[2] = {0.0, 0.0};
     for (int of_k = 0; of_k < 2; of_k++) {
-        const int64_t d = s.head_dim, rows = of_k ? s.batch * s.len * s.kv_heads : s.batch * s.q_len * s.heads;
+        const int64_t d = s.head_dim,
+                      rows = s.batch * (of_k ? s.len * s.kv_heads : s.q_len * s.heads);
         const double *x = of_k ? p.k : p.q;
         for (int64_t i = 0; i < rows; i++) {
             double sum = 0.0;
@@ -187,13 +188,15 @@ static bool is_copied(santa_dtype t) { return t != SANTA_F32 && t != SANTA_F16 &
    some. */
 static void tile_rows(void) {
     NEED_DEVICE();
-    static const santa_dtype keys[] = {SANTA_E4M3, SANTA_Q8_0, SANTA_Q4_0, SANTA_E5M2, SANTA_F16, SANTA_BF16};
+    static const santa_dtype keys[] = {SANTA_E4M3, SANTA_Q8_0, SANTA_Q4_0,
+                                       SANTA_E5M2, SANTA_F16,  SANTA_BF16};
     const int runs = test_quick ? 24 : 240;
     int copied = 0;
     for (int i = 0; i < runs; i++) {
         test_rng r = test_rng_make(11000 + (uint64_t)i);
         const int64_t kv_heads = pick(&r, {1, 2, 3});
-        ref_spec s = prefill_spec(kv_heads * pick(&r, {1, 2, 4, 5}), kv_heads, 32 + test_below(&r, test_quick ? 20 : 100),
+        const int64_t heads = kv_heads * pick(&r, {1, 2, 4, 5});
+        ref_spec s = prefill_spec(heads, kv_heads, 32 + test_below(&r, test_quick ? 20 : 100),
                                   1 + test_below(&r, test_quick ? 150 : 500), 64);
         const santa_dtype k = keys[i % 6], v = test_below(&r, 2) ? k : keys[test_below(&r, 4)];
         const bool blocks = k == SANTA_Q8_0 || k == SANTA_Q4_0 || v == SANTA_Q8_0 || v == SANTA_Q4_0;
@@ -202,8 +205,11 @@ static void tile_rows(void) {
         s.k_type = k;
         s.v_type = v;
         s.head_dim = blocks ? pick(&r, {32, 64, 96, 128}) : pick(&r, {8, 20, 64, 72, 100, 128, 128});
-        if (s.q_type != SANTA_F32 && !blocks && test_below(&r, 3) == 0) s.head_dim = pick(&r, {136, 200, 256});
-        s.head_dim_v = test_below(&r, 2) ? s.head_dim : blocks ? pick(&r, {32, 128, 160}) : pick(&r, {7, 64, 136});
+        if (s.q_type != SANTA_F32 && !blocks && test_below(&r, 3) == 0)
+            s.head_dim = pick(&r, {136, 200, 256});
+        s.head_dim_v = test_below(&r, 2) ? s.head_dim
+                     : blocks            ? pick(&r, {32, 128, 160})
+                                         : pick(&r, {7, 64, 136});
         s.batch = pick(&r, {1, 1, 2, 3});
         s.ragged = (int)test_below(&r, 2);
         s.page_size = test_below(&r, 2) ? 0 : pick(&r, {1, 7, 16, 48, 64});
@@ -241,7 +247,8 @@ static void tile_splits(void) {
         const int64_t rows = test_quick ? 100 : 250;
         const int64_t kv_heads = pick(&r, {1, 2}), group = pick(&r, {1, 2, 4, 5, 20});
         ref_spec s = prefill_spec(kv_heads * group, kv_heads, 32 + test_below(&r, 1 + rows / group),
-                                  2000 + test_below(&r, test_quick || i % 8 ? 3000 : 9000), pick(&r, {64, 128, 128, 192}),
+                                  2000 + test_below(&r, test_quick || i % 8 ? 3000 : 9000),
+                                  pick(&r, {64, 128, 128, 192}),
                                   test_below(&r, 2) ? SANTA_F16 : SANTA_BF16);
         s.head_dim_v = test_below(&r, 2) ? s.head_dim : pick(&r, {8, 64, 136});
         s.batch = pick(&r, {1, 2, 3});
@@ -253,7 +260,10 @@ static void tile_splits(void) {
         s.soft_cap = test_below(&r, 4) ? 0.0f : 10.0f;
         s.out_type = test_below(&r, 2) ? SANTA_F32 : SANTA_BF16;
         if (test_below(&r, 3) == 0) take_eights(&s, 3);
-        if (test_below(&r, 4) == 0) { s.q_type = SANTA_F32; s.head_dim = s.head_dim > 128 ? 128 : s.head_dim; }
+        if (test_below(&r, 4) == 0) {
+            s.q_type = SANTA_F32;
+            s.head_dim = s.head_dim > 128 ? 128 : s.head_dim;
+        }
         problem p(s);
         std::vector<int32_t> starts = starts_of(p);
         if (test_below(&r, 4) == 0) p.a.kv_start = starts.data();
@@ -307,8 +317,8 @@ static void tile_rows_exact(void) {
         memcpy(p.v, as_it_is.v, sizeof *p.v * (size_t)(s.batch * s.len * s.kv_heads * s.head_dim_v));
         ref_write(&p);
         result x, y;
-        if (!run_on_gpu(as_it_is, options(SANTA_DENSE, 0), &x) || !run_on_gpu(p, options(SANTA_DENSE, 0), &y))
-            return;
+        const santa_options o = options(SANTA_DENSE, 0);
+        if (!run_on_gpu(as_it_is, o, &x) || !run_on_gpu(p, o, &y)) return;
         int64_t wrong = 0;
         for (int64_t b = 0; b < s.batch; b++)
             for (int64_t row = 0; row < s.q_len; row++)
@@ -649,18 +659,21 @@ static void sparse_types(void) {
             s.page_size = given ? 16 : 0;
             s.gain = 3.0;
             sparse_call c(s, 0.6, 64, 2, given);
-            for (size_t k = 0; given && k < c.gpu_mask.size(); k++) c.given.push_back((uint8_t)(k % 3 == 0));
+            for (size_t k = 0; given && k < c.gpu_mask.size(); k++)
+                c.given.push_back((uint8_t)(k % 3 == 0));
             if (t.q != SANTA_F32) c.with_row_mass();
             char what[60];
             snprintf(what, sizeof what, "blocks of types %d, %d", (int)t.q, (int)t.k);
             if (!c.run_gpu() || !c.run_cpu()) return;
             for (size_t k = 0; k < c.gpu_mask.size(); k++) turned += c.gpu_mask[k] != c.cpu_mask[k];
             blocks += (int64_t)c.gpu_mask.size();
+            const float bound = 1e-4f + 2.0f * (float)score_bound(c.p);
             for (size_t k = 0; k < c.gpu_mass.size() && given; k++)
-                if (!CHECK(fabsf(c.gpu_mass[k] - c.cpu_mass[k]) < 1e-4f + 2.0f * (float)score_bound(c.p))) return;
+                if (!CHECK(fabsf(c.gpu_mass[k] - c.cpu_mass[k]) < bound)) return;
             if (!c.matches_mask(what)) return;
         }
-    printf("        %lld of %lld blocks of the masks differ from the CPU's\n", (long long)turned, (long long)blocks);
+    printf("        %lld of %lld blocks of the masks differ from the CPU's\n", (long long)turned,
+           (long long)blocks);
     CHECK(turned * 50 <= blocks);
 }
 
