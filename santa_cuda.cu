@@ -1719,8 +1719,8 @@ __device__ __forceinline__ row_splits splits_of(const params &p, int begin, int 
     const int first = begin >> shift;
     return { first, keys > 0 ? ((end - 1) >> shift) + 1 - first : 0, shift };
 }
-/* The same of a call by tiles, of the keys of all its rows: about p.tile_splits of them, a power
-   of two, or one where keys are few. */
+/* The same of a call by tiles, of the keys of all its rows: about p.tile_splits of them, a
+   power of two, or one where keys are few. */
 __device__ __forceinline__ row_splits tile_splits_of(const params &p, int b) {
     int begin, end, position;
     row_range(p, b, 0, p.q_len, begin, end, position);
@@ -20414,7 +20414,7 @@ tile_rows tile_rows_of(const pipeline &row, const santa_problem &problem) {
         return x;
     /* row_mass has the kernels of single rows */
     if (x.in_parts && row.tiles == sparse_by_tiles && problem.o.sample_attention.row_mass) return x;
-    /* pages that the tensor copy engine does not take: each tile's threads would copy the keys */
+    /* pages that the tensor copy engine does not take: each tile's threads would copy them */
     const bool scattered = a.block_table && a.k.shape[1] % 32 && problem.q_len >= SCATTERED_ROWS;
     if (x.in_parts) x.pitch[TILE_Q] = 2 * ceil_div(d, 64) * 64;
     else if (!lies_well(a.q, santa_tensor(), d)) x.pitch[TILE_Q] = ceil_div(d, 8) * 8;
