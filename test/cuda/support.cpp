@@ -197,10 +197,10 @@ int main() {
             for (int t = 0; t < TYPES; t++) printf(" %s |", layouts_of(m, device, t).c_str());
         printf("\n");
     }
-    printf("\nThis asks for one query row. From 32 on sample-attention is sparse, and on the GPU wants q, "
-           "K and V in\n"
-           "16-byte rows: q of a 16-bit type, K and V of the same or e4m3, without k_scales and "
-           "v_scales.\n");
+    printf("\nThis asks for one query row. From 32 on sample-attention is sparse, and on the GPU wants "
+           "types as prefill's\n"
+           "tiles do: no K or V of f32, no f16 and bf16 beside each other, head_dim up to 256, with an "
+           "f32 q 128.\n");
     print_features("Where the scores come from; f16, token-major:", scores);
     print_features("What may be asked for beside that; f16, token-major:", extras);
     return 0;
