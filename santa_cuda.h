@@ -40,8 +40,8 @@
                        alone. SANTA_AUTO is 16 * num_samples here as well: on an H200 flash with
                        a draw for 16 keys took 1 / 1.25 of dense's time, with one for 4 keys up
                        to 1.4 times as long.
-   TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale), and q8_0, e5m2 and
-                       q4_0, but not with sample-attention. q and out: f32, f16, bf16.
+   TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale), q8_0, e5m2 and
+                       q4_0. q and out: f32, f16, bf16.
                        Fast: k of 16 bits or e4m3 (e5m2 up to 128, too) with adjacent features,
                        16-byte aligned rows, head_dim a multiple of 8 (of 8 bits: 16) up to 256,
                        with soft cap and ALiBi, too; f32 with such rows, head_dim a multiple of
