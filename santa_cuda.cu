@@ -700,6 +700,8 @@ struct screened { unsigned of_warp[4]; };
    empty; first keys of the blocks in it, or -1: the end; the same as in screened. The tiles are
    beside it, from a multiple of 1 KB on: q, the places of K, those of V. */
 enum { PLACES = 3, PLACE_BYTES = 128 * 256, OWN_TILES = 4 };
+/* A q in two parts has the room of two places, and leaves fewer. */
+enum { PARTS_PLACES = 2 };
 struct groups_memory {
     u64 barrier[4 * PLACES + 4];                    /* queries are there, V has landed; a group's turn */
     int first[PLACES][2];
@@ -1158,7 +1160,7 @@ void k_tile_rows(const rows_params) { standin_kernel(ROW_COPIERS, 0, 0); }
 void k_prefill(const params p) {
     standin_kernel(TILE_THREADS, sizeof(screened), (size_t)prefill_bytes(p.q_chunks, p.d, p.one_tile));
 }
-template <typename T, bool MANY> void k_prefill_groups(const groups_params) {
+template <typename T, bool MANY, bool PARTS> void k_prefill_groups(const groups_params) {
     standin_kernel(3 * 128, sizeof(groups_memory), GROUPS_BYTES);
 }
 void k_sample(const params p) {
@@ -6464,6 +6466,7 @@ __device__ __forceinline__ void screen_pair(const params &p, unsigned at, unsign
 
 /* Copies by all threads of a group, which arrive by themselves; only what is to be looked at is
    waited for. */
+template <int COUNT>
 __device__ __forceinline__ void copy_pairs(const params &p, const tile &t, const places &at,
                                             groups_memory &s) {
     block_list list = list_of(p, t);
@@ -6500,7 +6503,7 @@ __device__ __forceinline__ void copy_pairs(const params &p, const tile &t, const
             __syncwarp();
             barrier_arrive(full);
         }
-        if (++place == PLACES) { place = 0; phase ^= 1u; }
+        if (++place == COUNT) { place = 0; phase ^= 1u; }
     }
 }
 
@@ -6568,7 +6571,7 @@ __device__ __forceinline__ void touch_pair(const params &p, const tile &t, const
    or the end: they may not wait for places, as they could be a round behind, where a parity
    means the opposite. MANY: tiles from `number` on until `end`, whose pairs follow each other;
    the last one of a tile says so, a tile without any has one of no blocks. */
-template <bool MANY>
+template <bool MANY, int COUNT>
 __device__ __forceinline__ void send_boxes(const groups_params &p, tile t, int number, int end,
                                            const places &at, groups_memory &s) {
     unsigned landed = 0;
@@ -6613,7 +6616,7 @@ __device__ __forceinline__ void send_boxes(const groups_params &p, tile t, int n
             landed ^= 1u;
             touch_pair(p, t, at, s);
         }
-        if (++place == PLACES) { place = 0; phase ^= 1u; }
+        if (++place == COUNT) { place = 0; phase ^= 1u; }
         if (!MANY || ahead >= 0) continue;
         if (++number == end) break;
         t = locate_tile(p, number);
@@ -6638,17 +6641,19 @@ __device__ __forceinline__ void send_boxes(const groups_params &p, tile t, int n
    MANY: of sparse tiles, which are short, a CTA has own_tiles, by boxes. K and V of the next
    one are on their way during the end of the last, and a group goes on without the other. A
    group copies its queries itself, once its products with K are done. Barriers beside those: 2
-   + group, that all of it are done with the queries, and that the next ones are there. */
-template <typename T, bool MANY>
+   + group, that all of it are done with the queries, and that the next ones are there.
+   PARTS: q is in two parts, each of which meets K. */
+template <typename T, bool MANY, bool PARTS>
 __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_constant__ groups_params p) {
 #if HAS_WARPGROUPS
     DYNAMIC_SHARED(slots);                          /* GROUPS_BYTES */
     SHARED(s, groups_memory);
     enum { LINES = 128, CHUNK = LINES * 128 };
+    enum { COUNT = PARTS ? PARTS_PLACES : PLACES, Q_PLACES = PARTS ? 2 : 1 };
     const int lane = threadIdx.x & 31, warp = this_warp(), group = warp / 4 - 1;
     const unsigned base = ((unsigned)__cvta_generic_to_shared(slots) + 1023u) & ~1023u,
                    barriers = (unsigned)__cvta_generic_to_shared(s.barrier);
-    const places at = { base, base + PLACE_BYTES, base + (1 + PLACES) * PLACE_BYTES,
+    const places at = { base, base + Q_PLACES * PLACE_BYTES, base + (Q_PLACES + COUNT) * PLACE_BYTES,
                         barriers, barriers + 8 * PLACES, barriers + 16 * PLACES, barriers + 24 * PLACES,
                         barriers + 32 * PLACES, barriers + 32 * PLACES + 8, barriers + 32 * PLACES + 16 };
     int number = MANY ? p.own_tiles * (int)blockIdx.x : place_of_tile(p).number;
@@ -6677,11 +6682,12 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
         fewer_registers<56>();
         if (!MANY && (!boxes || warp > 0)) {
             const int first = TILE_THREADS - copiers;
-            copy_queries<LINES>(p, t, ((int)threadIdx.x - first) >> 3, LINES, copiers / 8, 2, at.q);
+            copy_queries<LINES>(p, t, ((int)threadIdx.x - first) >> 3, LINES, copiers / 8, 2 * Q_PLACES,
+                                at.q);
             barrier_after_copies(at.queries);
         }
-        if (boxes) send_boxes<MANY>(p, t, number, end, at, s);
-        else copy_pairs(p, t, at, s);
+        if (boxes) send_boxes<MANY, COUNT>(p, t, number, end, at, s);
+        else copy_pairs<COUNT>(p, t, at, s);
     } else if (group < working) {
         more_registers<224>();
         const float factor = p.scale * LOG2E;
@@ -6691,14 +6697,16 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
         float (&top)[2] = tops[0], (&den)[2] = dens[0], (&acc)[16][4] = sums[0];
         float x[16][4];
         unsigned w[8][4];
+        const int k_chunk = p.d <= 64 ? 0 : CHUNK;  /* each line of q may meet K's only one */
         const auto is_partial = [&](int first) { return first < t.all_begin || first + BLOCK > t.all_end; };
         const auto scores = [&](int place) {
             const u64 k_lines = lines_at(at.k + (unsigned)(place * PLACE_BYTES));
             products_begin();
 #pragma unroll
-            for (int i = 0; i < 8; i++) {           /* 16 features: 32 bytes of a line */
-                const u64 step = (u64)(((i >> 2) * CHUNK + (i & 3) * 32) >> 4);
-                products(x, q_lines + step, k_lines + step, i, T());
+            for (int i = 0; i < 8 * Q_PLACES; i++) {                  /* 16 features: 32 bytes of a line */
+                const u64 step = (u64)(((i >> 2) * CHUNK + (i & 3) * 32) >> 4),
+                          of_k = PARTS ? (u64)((i >> 2 & 1) * k_chunk + (i & 3) * 32) >> 4 : step;
+                products(x, q_lines + step, k_lines + of_k, i, T());
             }
             products_commit();
         };
@@ -6758,7 +6766,7 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
         const auto take_place = [&] {
             last = place;
             last_phase = phase;
-            if (++place == PLACES) { place = 0; phase ^= 1u; }
+            if (++place == COUNT) { place = 0; phase ^= 1u; }
         };
         const auto finish_values = [&] {
             products_wait<0>();
@@ -18467,8 +18475,9 @@ template <typename T> cudaError_t launch_tiles(call &c) {
     dim3 grid = grid_of({ p.tiles * splits, c.g.kv_heads * p.tile_slices * p.v_slices, c.g.batch });
     bool there = false;
     const bool extras = p.soft_cap > 0.0f || p.slopes || !(p.scale > 0.0f);
-    if (p.d <= 128 && p.dv <= 128 && p.q_chunks <= (p.d + 63) / 64 && !extras) {
-        const cudaError_t e = find_code(c, (const void *)k_prefill_groups<T, false>, &there);
+    const bool in_parts = p.q_chunks > (p.d + 63) / 64, is_half = std::is_same<T, __half>::value;
+    if (p.d <= 128 && p.dv <= 128 && (is_half || !in_parts) && !extras) {
+        const cudaError_t e = find_code(c, (const void *)k_prefill_groups<T, false, false>, &there);
         if (e != cudaSuccess) return e;
     }
     if (there) {
@@ -18482,9 +18491,15 @@ template <typename T> cudaError_t launch_tiles(call &c) {
         if constexpr (std::is_same<T, __nv_bfloat16>::value)
             if (p.is_sparse && all.box_keys && all.own_tiles > 1) {
                 grid.x = (unsigned)ceil_div(grid.x, all.own_tiles);
-                return launch_large<k_prefill_groups<T, true>>(c, all, grid, 3 * 128, GROUPS_BYTES, false);
+                return launch_large<k_prefill_groups<T, true, false>>(c, all, grid, 3 * 128, GROUPS_BYTES,
+                                                                      false);
             }
-        return launch_large<k_prefill_groups<T, false>>(c, all, grid, 3 * 128, GROUPS_BYTES, false);
+        /* K of f16 is what an f32 q comes with */
+        if constexpr (std::is_same<T, __half>::value)
+            if (in_parts)
+                return launch_large<k_prefill_groups<T, false, true>>(c, all, grid, 3 * 128, GROUPS_BYTES,
+                                                                      false);
+        return launch_large<k_prefill_groups<T, false, false>>(c, all, grid, 3 * 128, GROUPS_BYTES, false);
     }
     p.one_tile = c.card.shared < prefill_bytes(p.q_chunks, p.d, false) + (int)sizeof(screened);
     const size_t bytes = (size_t)prefill_bytes(p.q_chunks, p.d, p.one_tile);

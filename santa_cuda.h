@@ -100,8 +100,8 @@
                        of sequences at a time as take 512 MB, or of one. Floats of 8 bits are
                        exact there. Blocks and what has scales are rounded to that type, which
                        makes numbers beyond its largest infinite. An f32 q is two numbers of it,
-                       16 bits of bf16 or 22 of f16, at 3/8 of the speed, and as infinite beyond
-                       the largest of them.
+                       16 bits of bf16, at 3/8 of the speed, or 22 of f16, at 4/5, and as
+                       infinite beyond the largest of them.
                        A call of few rows, up to 8 tiles of 128 queries for a KV head, that sees
                        more than 2,048 keys shares these among 2 to 16 CTAs for each tile.
                        Of other calls, and of fewer rows, 16 / group rows share a pass over K
@@ -117,10 +117,11 @@
                        masks are the CPU's but for blocks whose mass is within rounding of the
                        last one kept. On an H100 or H200 compile with
                        -gencode=arch=compute_90a,code=sm_90a: head_dim up to 128 without soft
-                       cap, ALiBi and an f32 q then runs 2.5 times as fast. A row's bits depend
-                       on neither the other rows, the batch, pages nor chunks, but on which of
-                       the two kernels it is and, of few rows and many keys, on how many CTAs
-                       share these: by the call's query rows and the keys that they see.
+                       cap, ALiBi and an f32 q beside bf16 then runs 2.5 times as fast. A row's
+                       bits depend on neither the other rows, the batch, pages nor chunks, but
+                       on which of the two kernels it is and, of few rows and many keys, on how
+                       many CTAs share these: by the call's query rows and the keys that they
+                       see.
    STASH               Between its two kernels prop keeps exp(score - max of 64 keys) per key
                        and query head in the workspace: 32 bits, or 16 or 8 with options.stash,
                        for a smaller workspace at about the same speed. See the stash section of

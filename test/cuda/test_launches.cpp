@@ -1161,9 +1161,10 @@ static void check_tiles(const problem &x, const standin_launch &l, const params 
         while (2 * power <= rows && 2 * power <= block) power *= 2;
         rows = power;
     }
+    const bool in_parts = over(a.q.shape[3], 64) > over(p.d, 64);
     const bool groups = standin.card->major == 9 && standin.warpgroups && p.d <= 128 && p.dv <= 128
                      && p.soft_cap == 0.0f && !p.slopes && p.scale > 0.0f
-                     && over(a.q.shape[3], 64) == over(p.d, 64);
+                     && (!in_parts || a.k.dtype == SANTA_F16);
     const int64_t tiles = over(q_len + (sparse ? rows - 1 : 0), rows),
                   others = a.k.shape[2] * slices * over(p.dv, 128);
     int64_t together = 1;                           /* tiles of a CTA */
@@ -1176,7 +1177,8 @@ static void check_tiles(const problem &x, const standin_launch &l, const params 
         if (!all.box_keys || together < 1 || a.q.dtype == SANTA_F16) together = 1;
     }
     const std::string type = a.q.dtype == SANTA_F16 ? "__half" : "__nv_bfloat16",
-                      many = together > 1 ? ", true>" : ", false>",
+                      many = together > 1 ? ", true, false>" : in_parts ? ", false, true>"
+                                                                        : ", false, false>",
                       want = groups ? "k_prefill_groups<" + type + many : "k_prefill";
     CHECK_MSG(name == want, "%s, want %s", name.c_str(), want.c_str());
     if (groups && l.parameters.size() == sizeof(groups_params)) check_boxes(x, l, name);
@@ -2756,9 +2758,13 @@ static void every_kernel(void) {
                         x.a.proxy  = address(R_COPY);
                         CHECK_STATUS(run(x), d <= 256 ? SANTA_OK : SANTA_ERR_BACKEND_SIZE);
                     }
-    problem rows = make({1, 40, 4, 1, 300, 64, 64, 0, SANTA_BF16, NHD}, SANTA_DENSE);
-    rows.a.q.dtype = SANTA_F32;
-    CHECK_STATUS(run(rows), SANTA_OK);
+    for (santa_dtype type : {SANTA_BF16, SANTA_F16, SANTA_Q8_0}) {
+        problem rows = make({1, 40, 4, 1, 300, 64, 64, 0, type, NHD}, SANTA_DENSE);
+        rows.a.q.dtype = rows.a.out.dtype = SANTA_F32;
+        standin.card = &standin_cards[3];
+        standin.warpgroups = true;
+        CHECK_STATUS(run(rows), SANTA_OK);
+    }
     problem eights = make(SMALL, SANTA_DENSE);
     eights.a.k.dtype = eights.a.v.dtype = SANTA_E5M2;
     CHECK_STATUS(run(eights), SANTA_OK);
