@@ -297,6 +297,13 @@ static void tile_splits(void) {
     for (int64_t row = 0; row < s.q_len; row++)
         for (int64_t h = 0; h < 8; h++) wrong += !other.same_row(1, row, h, whole, 1);
     CHECK_MSG(wrong == 0, "splits of some items: %lld rows differ", (long long)wrong);
+    /* over ranks, of copies */
+    const int64_t cuts[] = {0, 2560, 5000};
+    take_eights(&s, 3);
+    const problem eights(s);
+    santa_stats sum;
+    CHECK_STATUS(gpu_ranks(eights, options(SANTA_DENSE, 0), cuts, 2, &other, &sum), SANTA_OK);
+    CHECK(rows_off(eights, other) == 0);
 }
 
 /* Floats of 8 bits are exact in 16: the same bits as of a call with their values. So are rows
@@ -781,8 +788,10 @@ static void sparse_together(void) {
 
 static void prefill_graphs(void) {
     NEED_DEVICE();
-    for (santa_method m : {SANTA_DENSE, SANTA_SAMPLE_ATTENTION}) {
-        ref_spec s = prefill_spec(4, 1, 100, 300, 128);
+    for (int i = 0; i < 4; i++) {                    /* of copies and of splits, too */
+        const santa_method m = i % 2 ? SANTA_SAMPLE_ATTENTION : SANTA_DENSE;
+        ref_spec s = prefill_spec(4, 1, i < 2 ? 100 : 50, i < 2 ? 300 : 2500, 128);
+        if (i >= 2) take_eights(&s, 3);
         problem p(s);
         santa_options o = options(m, 0);
         o.sample_attention.alpha_columns = o.sample_attention.alpha_slashes = 0.3;
@@ -792,7 +801,7 @@ static void prefill_graphs(void) {
         const result direct = g.get();
         captured graph([&](cudaStream_t stream) { return g.start(stream); });
         if (!graph.good) break;
-        for (int i = 0; i < 2; i++) {
+        for (int turn = 0; turn < 2; turn++) {
             graph.replay(g);
             const result r = g.get();
             CHECK_MSG(r.same(direct) && !memcmp(&r.stats, &direct.stats, sizeof r.stats),
