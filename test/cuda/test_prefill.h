@@ -241,13 +241,13 @@ static void tile_rows(void) {
 /* Few rows of long sequences: of a tile's keys several CTAs have each a split. */
 static void tile_splits(void) {
     NEED_DEVICE();
-    const int runs = test_quick ? 10 : 40;
+    const int runs = test_quick ? 6 : 40;
     for (int i = 0; i < runs; i++) {
         test_rng r = test_rng_make(12000 + (uint64_t)i);
-        const int64_t rows = test_quick ? 100 : 250;
+        const int64_t rows = test_quick ? 30 : 250;
         const int64_t kv_heads = pick(&r, {1, 2}), group = pick(&r, {1, 2, 4, 5, 20});
         ref_spec s = prefill_spec(kv_heads * group, kv_heads, 32 + test_below(&r, 1 + rows / group),
-                                  2000 + test_below(&r, test_quick || i % 8 ? 3000 : 9000),
+                                  2000 + test_below(&r, test_quick ? 1200 : i % 8 ? 3000 : 9000),
                                   pick(&r, {64, 128, 128, 192}),
                                   test_below(&r, 2) ? SANTA_F16 : SANTA_BF16);
         s.head_dim_v = test_below(&r, 2) ? s.head_dim : pick(&r, {8, 64, 136});
@@ -272,7 +272,8 @@ static void tile_splits(void) {
         check_dense_rows(p, what);
     }
     /* bits depend on neither the batch, the KV heads, pages nor room for more keys */
-    ref_spec s = prefill_spec(8, 2, 40, 5000, 128);
+    const int64_t keys = test_quick ? 2600 : 5000;
+    ref_spec s = prefill_spec(4, 2, 36, keys, test_quick ? 64 : 128);
     s.batch = 2;
     result whole, other;
     const problem p(s);
@@ -295,10 +296,10 @@ static void tile_splits(void) {
     if (!run_on_gpu(p, o, &other)) return;
     int64_t wrong = 0;
     for (int64_t row = 0; row < s.q_len; row++)
-        for (int64_t h = 0; h < 8; h++) wrong += !other.same_row(1, row, h, whole, 1);
+        for (int64_t h = 0; h < 4; h++) wrong += !other.same_row(1, row, h, whole, 1);
     CHECK_MSG(wrong == 0, "splits of some items: %lld rows differ", (long long)wrong);
     /* over ranks, of copies */
-    const int64_t cuts[] = {0, 2560, 5000};
+    const int64_t cuts[] = {0, 2240, keys};
     take_eights(&s, 3);
     const problem eights(s);
     santa_stats sum;
@@ -312,13 +313,12 @@ static void tile_rows_exact(void) {
     NEED_DEVICE();
     for (int i = 0; i < 8; i++) {
         const santa_dtype type = i & 1 ? SANTA_F16 : SANTA_BF16;
-        ref_spec s = prefill_spec(4, 2, 70, i < 6 ? 200 : 1100, i & 2 ? 128 : 72, type);
-        s.batch = 2;
-        s.ragged = 1;
+        ref_spec s = prefill_spec(4, 2, 70, 200, i & 2 ? 128 : 72, type);
+        if (i < 6) { s.batch = 2; s.ragged = 1; } else s = prefill_spec(1, 1, 1030, 1100, 64, type);
         ref_spec other = s;
         if (i < 4) take_eights(&other, i % 2 ? 11 : 7);
         else if (i < 6) other.layout = i & 1 ? REF_STRIDED : REF_PADDED;
-        else { other.page_size = i == 6 ? 7 : 16; s.q_len = other.q_len = 1030; }
+        else other.page_size = i == 6 ? 7 : 16;
         problem as_it_is(other), p(s);
         memcpy(p.k, as_it_is.k, sizeof *p.k * (size_t)(s.batch * s.len * s.kv_heads * s.head_dim));
         memcpy(p.v, as_it_is.v, sizeof *p.v * (size_t)(s.batch * s.len * s.kv_heads * s.head_dim_v));
@@ -660,7 +660,7 @@ static void sparse_types(void) {
     int64_t blocks = 0, turned = 0;
     for (const auto &t : types)
         for (int given = 0; given < 2; given++) {
-            ref_spec s = prefill_spec(4, 2, 150, 400, 64, t.q);
+            ref_spec s = prefill_spec(4, 2, test_quick ? 80 : 150, test_quick ? 250 : 400, 64, t.q);
             s.k_type = s.v_type = t.k;
             s.row_scales = t.scales;
             s.page_size = given ? 16 : 0;
@@ -790,7 +790,7 @@ static void prefill_graphs(void) {
     NEED_DEVICE();
     for (int i = 0; i < 4; i++) {                    /* of copies and of splits, too */
         const santa_method m = i % 2 ? SANTA_SAMPLE_ATTENTION : SANTA_DENSE;
-        ref_spec s = prefill_spec(4, 1, i < 2 ? 100 : 50, i < 2 ? 300 : 2500, 128);
+        ref_spec s = prefill_spec(i < 2 ? 4 : 2, 1, i < 2 ? 100 : 33, i < 2 ? 300 : 2100, 128);
         if (i >= 2) take_eights(&s, 3);
         problem p(s);
         santa_options o = options(m, 0);
