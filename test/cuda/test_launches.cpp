@@ -1857,7 +1857,7 @@ static santa_status run(const problem &x, size_t shift = 0) {
     const problem dense = as_dense(x);
     if (is_tiled(dense)) {                           /* no patience for more parts */
         const double items = (double)x.a.q.shape[0] * (double)x.a.k.shape[2], each = tile_row_bytes(dense);
-        if (std::min(items, items * each / (double)SANTA_CUDA_TILE_ROWS) > PATIENCE) return s;
+        if (std::min(items, items * each / (double)SANTA_CUDA_TILE_ROWS) > (double)PATIENCE) return s;
     }
     note(CHECK_STATUS(santa_decode(&x.a, &x.o, NULL, bytes, x.stats), SANTA_ERR_WORKSPACE_NULL)
              ? SANTA_ERR_WORKSPACE_NULL
