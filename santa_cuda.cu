@@ -18160,8 +18160,7 @@ i64 rows_in(i64 slots, const geometry &g) {
 i64 rows_of_dense(const santa_problem &problem, const geometry &g) {
     const santa_attention &a = problem.a;
     const i64 d = g.d > g.dv ? g.d : g.dv;
-    const bool has = is_eight(a.k.dtype) ? has_two_sets(a.k.dtype, d)
-                                         : a.k.dtype == SANTA_F16 || a.k.dtype == SANTA_BF16;
+    const bool has = is_eight(a.k.dtype) ? has_two_sets(a.k.dtype, d) : is_sixteen(a.k.dtype);
     if (!has || is_scaled(&a) || d > 256 || a.v.dtype != a.k.dtype || g.q_parts || a.first_tokens
         || a.alibi_slopes || a.std_error || problem.o.dense_below > 0)
         return 1;
@@ -18189,11 +18188,17 @@ cudaError_t launch_all_keys(call &c);
 
 bool suits_tiles(const santa_attention *a);
 bool has_short_rows(const santa_problem &problem);
+/* Of tiles with so many heads at most: slices of a group, heads and query rows of a tile. */
+struct tile_shape { i64 slices, heads, rows; };
+tile_shape tile_shape_of(i64 group, i64 most) {
+    const i64 slices = ceil_div(group, most), heads = ceil_div(group, slices);
+    return { slices, heads, TILE_QUERIES / heads };
+}
 /* Splits of a sequence's keys where its tiles are few: by their number for a KV head, so that
    bits depend on neither the batch nor how many KV heads there are. */
 i64 tile_splits_for(const santa_problem &problem) {
-    const i64 slices = ceil_div(problem.group, TILE_HEADS), heads = ceil_div(problem.group, slices),
-              tiles = ceil_div(problem.q_len, TILE_QUERIES / heads) * slices;
+    const tile_shape shape = tile_shape_of(problem.group, TILE_HEADS);
+    const i64 tiles = ceil_div(problem.q_len, shape.rows) * shape.slices;
     i64 splits = 2 * SPLIT_TILES;
     while (splits > 1 && tiles * splits > SPLIT_TILES) splits /= 2;
     return splits > 1 && keys_seen(problem, problem.q_len) > TILE_KEYS ? splits : 0;
@@ -18256,7 +18261,7 @@ bool comes_second(const call &c) { return c.p.is_short && c.g.short_splits; }
    empty slots of up to four heads have room for. */
 int parts_of_q(const santa_attention &a, i64 d, i64 group) {
     const santa_dtype q = a.q.dtype, k = a.k.dtype;
-    const bool wide = k == SANTA_F16 || k == SANTA_BF16;
+    const bool wide = is_sixteen(k);
     if ((!wide && k != SANTA_E4M3 && k != SANTA_E5M2) || q == k || d > 256) return 0;
     if (q == SANTA_F32) return k == SANTA_BF16 && group <= 2 ? 3 : 2;
     return !wide ? 0 : k == SANTA_BF16 ? 2 : 1;
@@ -18428,22 +18433,24 @@ void find_boxes(const call &c, groups_params *p) {
 /* What their tiles take as it lies: numbers of 16 bits of one type; a soft cap up to TILES_CAP,
    since finish_rows is off by 2^-24 of it. Anything else is copied first, see tile_rows. */
 constexpr float TILES_CAP = 1024.0f;
+bool lies_for_tiles(const santa_tensor &t, const santa_tensor &scales, santa_dtype type) {
+    return t.dtype == type && !scales.data && t.shape[3] % 8 == 0 && in_pieces(&t);
+}
 bool suits_tiles(const santa_attention *a) {
     const santa_dtype type = a->q.dtype;
-    const i64 d = a->k.shape[3], dv = a->v.shape[3];
-    return is_sixteen(type) && a->k.dtype == type && a->v.dtype == type && !is_scaled(a)
-        && in_pieces(&a->q) && in_pieces(&a->k) && in_pieces(&a->v)
-        && d % 8 == 0 && d <= 256 && dv % 8 == 0 && a->soft_cap <= TILES_CAP;
+    return is_sixteen(type) && lies_for_tiles(a->q, santa_tensor(), type)
+        && lies_for_tiles(a->k, a->k_scales, type) && lies_for_tiles(a->v, a->v_scales, type)
+        && a->k.shape[3] <= 256 && a->soft_cap <= TILES_CAP;
 }
 
 /* Tiles of so many heads at most, and of rows whose number is a power of two, at most `rows`,
    if not 0. */
 bool fill_tiles(call &c, i64 heads, i64 rows) {
     params &p = c.p;
-    const i64 slices = ceil_div(c.g.group, heads);
-    p.tile_slices = (int)slices;
-    p.tile_heads = (int)ceil_div(c.g.group, slices);
-    p.tile_rows = TILE_QUERIES / p.tile_heads;
+    const tile_shape shape = tile_shape_of(c.g.group, heads);
+    p.tile_slices = (int)shape.slices;
+    p.tile_heads = (int)shape.heads;
+    p.tile_rows = (int)shape.rows;
     p.by_position = rows > 0;
     if (p.by_position) {
         while (rows > p.tile_rows) rows /= 2;
@@ -18457,7 +18464,7 @@ bool fill_tiles(call &c, i64 heads, i64 rows) {
     p.pair_out = p.out_type != SANTA_F32 && p.dv % 2 == 0 && p.out_stride[3] == 2
               && (uintptr_t)p.out % 4 == 0 && p.out_stride[0] % 4 == 0 && p.out_stride[1] % 4 == 0
               && p.out_stride[2] % 4 == 0;
-    return fits({ p.tiles, c.g.kv_heads * slices * p.v_slices, c.g.batch });
+    return fits({ p.tiles, c.g.kv_heads * shape.slices * p.v_slices, c.g.batch });
 }
 
 /* Whether a kernel that only code for sm_90a has was compiled for this card: else it is
@@ -18707,7 +18714,7 @@ i64 many_parts_of(i64 most) {
 
 /* Where k_list_many is to be. */
 santa_status measure_many(const santa_attention &a, geometry *g) {
-    g->has_many = (a.k.dtype == SANTA_F16 || a.k.dtype == SANTA_BF16) && a.v.dtype == a.k.dtype
+    g->has_many = is_sixteen(a.k.dtype) && a.v.dtype == a.k.dtype
                && a.q.dtype == a.k.dtype && !is_scaled(&a) && whole_pieces(a.k.dtype, g->d)
                && whole_pieces(a.v.dtype, g->dv)
                && (g->d > 256 || g->dv > 256) && g->d <= MANY_DIM && g->dv <= MANY_COLUMNS
@@ -18830,7 +18837,7 @@ cudaError_t count_listed(const call &c) {
 void measure_pass(const santa_problem *problem, geometry *g) {
     g->slices = ceil_div(g->group, slice_heads_of(*g));
     const santa_dtype type = problem->a.k.dtype;
-    const bool shared = type == SANTA_F16 || type == SANTA_BF16 || is_eight(type);
+    const bool shared = is_sixteen(type) || is_eight(type);
     const i64 slots = has_two_sets(type, g->d) ? 2 * PASS_HEADS : PASS_HEADS;
     g->rows = shared ? rows_in(slots, *g) : 1;
     g->work = g->batch * g->kv_heads * g->slices * g->blocks;
@@ -20420,9 +20427,6 @@ tile_rows tile_rows_of(const pipeline &row, const santa_problem &problem) {
                       type = q != SANTA_F32 ? q : is_sixteen(k) ? k : is_sixteen(v) ? v : SANTA_F16;
     const i64 d = problem.head_dim, dv = problem.head_dim_v, most_d = q == SANTA_F32 ? 128 : 256;
     const auto fits = [&](santa_dtype x) { return x == type || is_eight(x) || is_blocks_type(x); };
-    const auto lies_well = [&](const santa_tensor &t, const santa_tensor &scales, i64 n) {
-        return t.dtype == type && !scales.data && n % 8 == 0 && in_pieces(&t);
-    };
     tile_rows x = { type, q == SANTA_F32, { 0, 0, 0 }, INT64_MAX };
     if (!row.tiles || !row.tiles(problem) || !fits(k) || !fits(v) || d > most_d || a.soft_cap > TILES_CAP
         || problem.heads * ceil_div(dv, TILE_COLUMNS) > 65535)
@@ -20432,8 +20436,8 @@ tile_rows tile_rows_of(const pipeline &row, const santa_problem &problem) {
     /* pages that the tensor copy engine does not take: each tile's threads would copy them */
     const bool scattered = a.block_table && a.k.shape[1] % 32 && problem.q_len >= SCATTERED_ROWS;
     if (x.in_parts) x.pitch[TILE_Q] = 2 * ceil_div(d, 64) * 64;
-    else if (!lies_well(a.q, santa_tensor(), d)) x.pitch[TILE_Q] = ceil_div(d, 8) * 8;
-    if (scattered || !lies_well(a.k, a.k_scales, d) || !lies_well(a.v, a.v_scales, dv)) {
+    else if (!lies_for_tiles(a.q, santa_tensor(), type)) x.pitch[TILE_Q] = ceil_div(d, 8) * 8;
+    if (scattered || !lies_for_tiles(a.k, a.k_scales, type) || !lies_for_tiles(a.v, a.v_scales, type)) {
         x.pitch[TILE_K] = ceil_div(d, 8) * 8;       /* both, as they share their pages */
         x.pitch[TILE_V] = ceil_div(dv, 8) * 8;
     }
@@ -20752,7 +20756,7 @@ santa_status prepare(const santa_problem *problem, void *workspace, call *c) {
 }
 
 santa_status copy_tile_rows(const tile_rows &x, const santa_problem &whole, const item_part &at,
-                            const santa_problem &tiles, cudaStream_t stream);
+                            const santa_problem &part, const santa_problem &tiles, cudaStream_t stream);
 santa_status decode_part(const santa_problem *problem, const santa_problem &whole_call, const item_part &at,
                          void *workspace, santa_stats *stats, i64 *means, call &c);
 
@@ -20806,9 +20810,11 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     for_each_part(*problem, tiled.most_items, [&](const item_part &x) {
         if (s != SANTA_OK) return;
         call &now = c[count];
-        const size_t copies = make_tile_part(tiled, *problem, x, at, &part, &part_router);
-        if (copies) s = copy_tile_rows(tiled, *problem, x, part, stream);
-        if (s == SANTA_OK) s = decode_part(&part, *problem, x, at + copies, stats, means, now);
+        make_part(*problem, x, &part, &part_router);
+        santa_problem tiles = part;
+        const size_t copies = place_tile_rows(tiled, at, &tiles);
+        if (copies) s = copy_tile_rows(tiled, *problem, x, part, tiles, stream);
+        if (s == SANTA_OK) s = decode_part(&tiles, *problem, x, at + copies, stats, means, now);
         if (!now.g.ranks) return;
         at += copies + now.l.total;
         count++;
@@ -20827,16 +20833,13 @@ void place_part(const item_part &at, params *p) {
 
 /* Fills the copies of a part of a call; `tiles` is the problem of these. */
 santa_status copy_tile_rows(const tile_rows &x, const santa_problem &whole, const item_part &at,
-                            const santa_problem &tiles, cudaStream_t stream) {
-    santa_problem part;
-    santa_buckets router;
+                            const santa_problem &part, const santa_problem &tiles, cudaStream_t stream) {
     geometry g;
     call c;
     rows_params p;
     memset((void *)&c, 0, sizeof c);
     memset((void *)&p, 0, sizeof p);
     c.stream = stream;
-    make_part(whole, at, &part, &router);
     fill_sizes(part, &g);
     g.all_heads = whole.heads;
     fill_problem(&part, g, &p);
