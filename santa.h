@@ -267,7 +267,8 @@
    and what draws from a copy of K, and on a GPU all methods but pps, add up before they divide:
    |V| times the keys that weigh as much as the largest, or the draws, must stay below 3e38, or
    out is infinite. These sums are of f32: of keys that all weigh alike and have nearly the same
-   V, 2^20 put an output off by up to 1e-5 of it, 2^25 by 2e-4, top-p and prefill 2^20 by 2e-4.
+   V, 2^20 put an output off by up to 1e-5 of it, 2^25 by 2e-4; top-p, prefill and as many drawn
+   or top-k rows 2^20 by 2e-4.
 
    >>random
 
@@ -579,7 +580,8 @@
    >>options
 
    SANTA_IMPLEMENTATION   emit the code here
-   SANTA_STATIC           make every function static
+   SANTA_STATIC           make every function static; together with SANTA_IMPLEMENTATION, and
+                          before the first include of a file that has it
    SANTADEF               linkage of the functions
    SANTA_ASSERT(x)        internal invariants, default off
    SANTA_NO_SIMD          scalar code only
@@ -614,6 +616,9 @@
 #define SANTA_VERSION_PATCH 0
 #define SANTA_VERSION       (SANTA_VERSION_MAJOR * 10000 + SANTA_VERSION_MINOR * 100 + SANTA_VERSION_PATCH)
 
+#ifdef SANTA_STATIC
+#define SANTA__IS_STATIC
+#endif
 #ifndef SANTADEF
 #ifdef SANTA_STATIC
 #if defined(__GNUC__) || defined(__clang__)
@@ -1575,6 +1580,9 @@ SANTADEF void     santa_q4_0_to_f32(const void *q4_0, int64_t n, float *f);
 /* ============================================================ >>implementation */
 #ifdef SANTA_IMPLEMENTATION
 #ifndef SANTA_IMPLEMENTATION_DONE
+#if defined(SANTA_STATIC) && !defined(SANTA__IS_STATIC)
+#error "define SANTA_STATIC before the first include of santa.h in a file"
+#endif
 #define SANTA_IMPLEMENTATION_DONE
 
 #include <math.h>

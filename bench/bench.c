@@ -594,10 +594,14 @@ static void measure(const cell *c, row *rows, int count) {
 
 /* ------------------------------------------------------------ output */
 
+/* On a terminal, in one line. */
 static struct { int done, all; double start; } progress;
+static void end_progress(void) { if (isatty(2)) fprintf(stderr, "\r\033[K"); }
 static void announce(const cell *c) {
     const double spent = now() - progress.start;
-    fprintf(stderr, "\r\033[K%3d %%  %s: %s %s, n %lld, %lld thread%s", 100 * progress.done / progress.all,
+    if (!isatty(2)) return;
+    end_progress();
+    fprintf(stderr, "%3d %%  %s: %s %s, n %lld, %lld thread%s", 100 * progress.done / progress.all,
             c->section, c->type->name, c->place->name, (long long)c->n, (long long)c->threads,
             c->threads == 1 ? "" : "s");
     if (progress.done)
@@ -649,7 +653,7 @@ static int is_wide(void) {
 static void print(const cell *c, const row *rows, int count) {
     const row *floor = find(rows, count, "read K"), *dense = find(rows, count, "dense");
     double busy = 0.0;
-    fprintf(stderr, "\r\033[K");
+    end_progress();
     printf("\n%s %s, %lld keys, %lld heads on %lld, %lld thread%s\n", c->type->name, c->place->name,
            (long long)c->n, (long long)c->heads, (long long)c->kv_heads, (long long)c->threads,
            c->threads == 1 ? "" : "s");
@@ -774,7 +778,7 @@ static void cost_of_a_call(const element *e) {
         c.repeat = 1000;
         announce(&c);
         measure(&c, rows, prepare_rows(&c, rows, exact_and_sampled, 2, SAMPLES));
-        fprintf(stderr, "\r\033[K");
+        end_progress();
         printf("# a call, %s, one head, %lld key%s in the cache: dense %.2f us, sys %.2f us\n",
                e->name, (long long)n, n == 1 ? "" : "s", rows[0].median * 1e6, rows[1].median * 1e6);
         for (int i = 0; i < 2; i++) csv_row(&c, rows + i, NULL, rows);
@@ -803,7 +807,7 @@ static void crossover(const element *e) {
             pays = g.best <= 1.0 ? 0 : pays ? pays : r;        /* from here on, as far as was looked  */
             if (g.busy > busy) busy = g.busy;
         }
-        fprintf(stderr, "\r\033[K");
+        end_progress();
         printf("# dense / sys, %s, S = %lld, n / S = %d, %d, %d .. %d:\n#  %s\n#   ", e->name,
                (long long)samples, CROSS_FIRST, 2 * CROSS_FIRST, 4 * CROSS_FIRST, CROSS_LAST, line);
         if (busy > TOO_BUSY) printf("no verdict (machine too busy: p90/p10 = %.2f)\n", busy);
@@ -962,7 +966,7 @@ static void by_type(int64_t n, int64_t threads) {
             }
             k->memory.next = arena.next;
         }
-    fprintf(stderr, "\r\033[K");
+    end_progress();
     printf("\n%lld keys, NHD, %lld heads on %lld, %lld thread%s, %d rounds; processor time over threads\n",
            (long long)n,
            (long long)set.heads, (long long)set.kv_heads, (long long)threads, threads == 1 ? "" : "s",
@@ -1131,7 +1135,7 @@ static int usable(const element *e) {
 }
 
 static void end_csv(void) {
-    fprintf(stderr, "\r\033[K");
+    end_progress();
     if (set.csv && fclose(set.csv)) { perror("--csv"); exit(1); }
 }
 

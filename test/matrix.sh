@@ -52,7 +52,11 @@ two_static() {
     printf '#include "santa.h"\nint main(void) { return (int)santa_offset(0, 0); }\n' >"$dir/one.c"
     # shellcheck disable=SC2086
     "$1" -o "$dir/use" "$dir"/*.o -lm && limited "$dir/use" &&
-    "$1" -std=c99 $STRICT -O2 -DSANTA_STATIC -DSANTA_IMPLEMENTATION -I. -o "$dir/one" "$dir/one.c" -lm && "$dir/one"
+    "$1" -std=c99 $STRICT -O2 -DSANTA_STATIC -DSANTA_IMPLEMENTATION -I. -o "$dir/one" "$dir/one.c" -lm && "$dir/one" ||
+        return 1
+    # asked for too late, it says so
+    printf '#include "santa.h"\n#define SANTA_STATIC\n#define SANTA_IMPLEMENTATION\n#include "santa.h"\n' >"$dir/late.c"
+    ! "$1" -std=c99 -I. -fsyntax-only "$dir/late.c" 2>"$dir/late" && grep -q 'error.*SANTA_STATIC' "$dir/late"
 }
 
 # Nothing leaks into the linker's name space but santa_*, and no function of the API is missing from use.c.
