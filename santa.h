@@ -323,11 +323,13 @@
        out = sum w_j v_j / sum w_j,    lse = log(Z^ + sum (exp(s_j) - exp(s^_j)) / pi_j),
    or log sum w_j where that sum is not above 0 (few draws of keys that the copy overrates). In
    Z^ and p^ = exp(s^) / Z^ keys that are read exactly have their exact scores.
-   The copy may be stale or wrong: that costs draws, not correctness; but by one of zeros,
-   memory that was never encoded, some heads look right and are not: give proxy_lens. out is a
-   ratio of unbiased estimates: consistent, not unbiased; its error falls as more are drawn. On
-   a trained model's heads the squared bias was .02 % of the squared error with 128 draws and 4
-   bits, .1 to .3 of 2 bits, std_error 1.1 to 1.2 of the error.
+   The copy may be wrong: weights are exact whatever it says, so that is made up for by more
+   draws. But a key that weighs much and that the copy says weighs nothing is drawn rarely, and
+   no guard or std_error sees it before it is: encode what was overwritten again, give
+   proxy_lens where memory was never encoded. out is a ratio of unbiased estimates: consistent,
+   not unbiased; its error falls as more are drawn. On a trained model's heads the squared bias
+   was .02 % of the squared error with 128 draws and 4 bits, .1 to .3 of 2 bits, std_error 1.1
+   to 1.2 of the error.
    Read exactly and never drawn: the first 4 keys, the last 64 with those before them in their
    block, and all behind the last whole block that is encoded (options.proxy, proxy_lens). A
    head whose log weights must be expected to vary by more than rescue_above (by its masses and
@@ -1174,6 +1176,7 @@ typedef struct santa_options {
      combs       sys, prop, flash                      indices    vattention with heavy_index
      stash       iid .. flash, pps; top-k from a copy  saap       saap
      bernoulli   SANTA_SCORES_BERNOULLI_*, _GROUP_*    far_draws  saap, if num_samples is not SANTA_NONE
+     predictor   vattention with heavy_tokens
      copy        SANTA_SCORES_PROXY but saap's         blocks     sample-attention
      guards      sys, prop, pps from a copy            sampling   sample-attention without a mask
      scores      all; from a copy vattention only where it finds heavy tokens by scores
@@ -1198,7 +1201,7 @@ typedef struct santa_options {
     X(vattention.delta,                 real,   0.05,                        vattention)                   \
     X(vattention.guarantee,             whole,  SANTA_GUARANTEE_DENOMINATOR, vattention)                   \
     X(vattention.bound,                 whole,  SANTA_BOUND_CLT,             vattention)                   \
-    X(vattention.heavy,                 whole,  0,                           vattention)                   \
+    X(vattention.heavy,                 whole,  0,                           predictor)                    \
     X(vattention.audit,                 whole,  0,                           vattention)                   \
     X(vattention.heavy_index,           whole,  0,                           vattention)                   \
     X(vattention.heavy_stride,          whole,  0,                           indices)                      \
@@ -1291,7 +1294,8 @@ typedef struct santa_problem {
    as fill 16 queries of a group, or 256 in >>prefill (vAttention and Bernoulli scores: once for
    each row; vAttention with a predictor only the keys it takes), and of V the rows picked, at
    most group * num_samples for each query row (dense: all, as K). With SANTA_SCORES_PROXY the
-   copy of K once, and of K and V the rows drawn, those always read and those of rescues. */
+   copy of K as K is read without (on a GPU for rows that fill 8 queries), and of K and V the
+   rows drawn, those always read and those of rescues. */
 SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options *o, void *workspace,
                                    size_t workspace_bytes, santa_stats *stats);
 
@@ -3330,6 +3334,7 @@ static int santa__is_rounded(const santa_options *o) { return o->stash > SANTA_S
     X(bernoulli,  santa__is_bernoulli(o))                                                                  \
     X(vattention, is_va)                                                                                   \
     X(indices,    is_va && v->heavy_index)                                                                 \
+    X(predictor,  is_va && v->heavy_tokens != SANTA_NONE)                                                  \
     X(copy,       is_copied && !(traits & SANTA_ROUTES))                                                   \
     X(guards,     is_copied && (traits & SANTA_DRAWS))                                                     \
     X(saap,       traits & SANTA_ROUTES)                                                                   \
@@ -6475,6 +6480,7 @@ static void santa__encode_block(santa__encoder *x, int64_t j, char *block) {
 SANTADEF size_t santa_proxy_size(const santa_attention *a) {
     santa__format f;
     if (santa__check_copy(a, &f) != SANTA_OK) return 0;
+    if (!a->block_table && santa__check_lengths(a, 0) != SANTA_OK) return 0;
     return (size_t)SANTA__MAX((uint64_t)a->k.shape[0] * (uint64_t)a->k.shape[2] * (uint64_t)f.blocks
                               * (uint64_t)f.bytes, 64);
 }
@@ -13799,7 +13805,8 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     K and V of e5m2 and q4_0;
                     santa_problem, which backends get;
                     santa_method_from_name, santa_method_traits; santa_status_name,
-                    santa_version, santa_struct_size. Query rows share a pass over K; dense
+                    santa_version, santa_struct_size. Query rows share a pass over K, or its
+                    copy; dense
                     calls of 32 rows and more round in another order; where all is bf16 a key's
                     weight is a bf16 there. V whose tokens lie side by side is added up in
                     another order. Where a CPU has AMX, scores of bf16 K round in another order

@@ -349,7 +349,7 @@ struct params {
     int together, cluster_shift;                    /* heads of a team; 1 << shift CTAs have one */
     int rescue_keys;
     unsigned fixed_ctas;                            /* of k_proxy_scores: one in by_fixed, first */
-    float *fixed;                                   /* [FIXED_PARTS, batch, heads, dv + 2], see fixed_of */
+    float *fixed;                                   /* [batch, heads, FIXED_PARTS, dv + 2], see fixed_of */
     float2 *mended;                                 /* [batch, heads, blocks]: block_sums behind a rescue */
     int staged, stage_at, stage_bytes;              /* whether rows come to shared memory; where it is */
     float *share_units;                             /* [batch, heads, blocks]: a mass times it is a share */
@@ -847,6 +847,7 @@ struct proxy_scores_memory {
     u64 full[SCORE_WARPS][RING_SLOTS];
     signed char q[2][PASS_HEADS][PROXY_DIM];
     float unit[PASS_HEADS], middle[PASS_HEADS];
+    struct { int from, to, position; } slots[PASS_HEADS];             /* of the slot's query row */
 };
 
 /* The keys of a row that the copy of K stands for: from .. to - 1, beside them [begin, from)
@@ -856,7 +857,8 @@ struct proxy_range { int begin, end, position, from, to; };
 /* The team of a CTA: the heads that draw together, their keys. */
 struct team {
     int b, head, heads, kv;                         /* head: the first one */
-    i64 row;                                        /* its number */
+    int q;                                          /* query row, from p.q_index on */
+    i64 row;                                        /* of the first head in the workspace */
     proxy_range range;                              /* from .. to - 1 are drawn from */
     int first, blocks, part_blocks;                 /* of these; of a part of them */
     int cta, parts, lo, hi;                         /* this CTA's: parts, blocks */
@@ -1186,7 +1188,7 @@ void k_encode(const params p) {
     standin_kernel(256, sizeof(copy_memory), (size_t)(p.copy.keys * (p.d / 8 + 1) * 4));
 }
 void k_encode_cores(const params) { standin_kernel(32 * ENCODE_WARPS, sizeof(encode_memory), 0); }
-template <int G> void k_proxy_scores(const params p) {
+template <int G, bool ROWS> void k_proxy_scores(const params p) {
     const size_t ring = (size_t)(SCORE_WARPS * p.ring_slots * p.slot_bytes),
           other = sizeof(rows_memory) + (size_t)p.stage_bytes;
     standin_kernel(SCORE_WARPS * 32, sizeof(proxy_scores_memory), ring > other ? ring : other);
@@ -1699,12 +1701,12 @@ __device__ __forceinline__ void row_range(const params &p, int b, int row, int r
     if (p.kv_start) begin = max(begin, p.kv_start[b]);
     begin = min(begin, end);
 }
-/* The same for p.q_index. With p.dense_below rows of fewer keys are dense's, and to the kernels
-   that draw they have none; p.is_short: the kernels of dense, to which the other rows have
-   none. */
+/* The same for row `row` from p.q_index on. With p.dense_below rows of fewer keys are dense's,
+   and to the kernels that draw they have none; p.is_short: the kernels of dense, to which the
+   other rows have none. */
 __device__ __forceinline__ void key_range(const params &p, int b, int &begin, int &end, int &position,
-                                          int rows = 1) {
-    row_range(p, b, p.q_index, rows, begin, end, position);
+                                          int rows = 1, int row = 0) {
+    row_range(p, b, p.q_index + row, rows, begin, end, position);
     if (p.dense_below && (end - begin < p.dense_below) != p.is_short) begin = end = 0;
 }
 /* The splits that a row of dense has keys in: first, count from there on, each of 1 << shift
@@ -8653,9 +8655,10 @@ __global__ void __launch_bounds__(32 * ENCODE_WARPS, 4) k_encode_cores(const __g
 /* -------------------------------------------------------------------------------
    >>take-rows */
 
-__device__ __forceinline__ proxy_range copied_range(const params &p, int b) {
+/* Of query row `row` from p.q_index on. */
+__device__ __forceinline__ proxy_range copied_range(const params &p, int b, int row = 0) {
     proxy_range r;
-    key_range(p, b, r.begin, r.end, r.position);
+    key_range(p, b, r.begin, r.end, r.position, 1, row);
     const int len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
     const int known = p.proxy_lens ? min(max(p.proxy_lens[b], 0), len) : len;
     int all_begin = r.begin, all_end = r.end;       /* of the context: first and last keys are its own */
@@ -8670,6 +8673,16 @@ __device__ __forceinline__ proxy_range copied_range(const params &p, int b) {
     r.to = (int)((unsigned)(most >> p.copy.shift) << p.copy.shift);
     if (r.to <= r.from) r.from = r.to = r.end;
     return r;
+}
+
+/* Where a pass has several query rows of each sequence, p.rows, row r of sequence b counts as
+   sequence r * batch + b, and has its place in the workspace. b becomes the sequence; returns
+   the row. */
+__device__ __forceinline__ int take_row(const params &p, int &b) {
+    if (p.rows <= 1) return 0;
+    const int row = b / p.batch;
+    b -= row * p.batch;
+    return row;
 }
 
 /* What q . k becomes: in base 2. ago: the key's place, counted from the row's position. */
@@ -8708,9 +8721,10 @@ __device__ __forceinline__ team team_of(const params &p) {
     t.head = (int)(blockIdx.x >> p.cluster_shift) * t.heads;
     t.kv = t.head / p.group;
     t.row = (i64)t.b * p.heads + t.head;
-    if (p.copied) t.range = copied_range(p, t.b);
+    t.q = take_row(p, t.b);
+    if (p.copied) t.range = copied_range(p, t.b, t.q);
     else {
-        key_range(p, t.b, t.range.begin, t.range.end, t.range.position);
+        key_range(p, t.b, t.range.begin, t.range.end, t.range.position, 1, t.q);
         t.range.from = t.range.begin;
         t.range.to = t.range.end;
     }
@@ -8731,7 +8745,7 @@ __device__ __forceinline__ int cta_of_part(const params &p, int part) {
 /* q of heads h0 .. h0 + SLICE - 1 of the team, as f32. */
 __device__ __forceinline__ void load_slice(const params &p, rows_memory &s, const team &t, int h0) {
     const int tid = threadIdx.x;
-    const char *q = p.q + t.b * p.q_stride[0] + p.q_index * p.q_stride[1]
+    const char *q = p.q + t.b * p.q_stride[0] + (p.q_index + t.q) * p.q_stride[1]
                   + min(tid, p.d - 1) * p.q_stride[3];
     __syncthreads();
     const auto load = [&](auto convert) {
@@ -8780,7 +8794,7 @@ __device__ __noinline__ float dot_plain(const params &p, const float *q, const c
 /* What a part of the keys that are read exactly gave a head: dv sums, the highest score, the
    sum of exp. */
 __device__ __forceinline__ float *fixed_of(const params &p, int part, i64 row) {
-    return p.fixed + ((i64)part * p.batch * p.heads + row) * (p.dv + 2);
+    return p.fixed + (row * FIXED_PARTS + part) * (p.dv + 2);
 }
 
 /* Rows of K and V join the sums of SLICE heads from h0 on. `mode`:
@@ -9018,7 +9032,8 @@ __device__ __forceinline__ void take_always(const params &p, unsigned id, char *
     t.head = t.kv * p.group + (int)slice * SLICE;
     t.heads = min(p.group - (int)slice * SLICE, (int)SLICE);
     t.row = (i64)t.b * p.heads + t.head;
-    t.range = copied_range(p, t.b);
+    t.q = take_row(p, t.b);
+    t.range = copied_range(p, t.b, t.q);
     draw_memory &s = *(draw_memory *)memory;        /* of which only its rows_memory is there */
     load_slice(p, s, t, 0);
     take_rows(p, s, t, ALWAYS, t.range.end - t.range.begin - (t.range.to - t.range.from), 0, t.range.from,
@@ -9099,13 +9114,12 @@ __device__ __forceinline__ void rotate_query(const params &p, const unsigned (&r
     }
 }
 
-/* q of head `warp` of a slice, feature lane + 32 i, as it lies in memory. */
+/* q of a head of query row `row` from p.q_index on, feature lane + 32 i, as it lies in memory. */
 template <int PIECES>
-__device__ __forceinline__ void load_raw_query(const params &p, int b, int head, int heads, int warp,
+__device__ __forceinline__ void load_raw_query(const params &p, int b, int row, int head,
                                                unsigned (&raw)[PIECES]) {
     const int lane = threadIdx.x & 31;
-    const char *q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
-                  + (head + min(warp, heads - 1)) * p.q_stride[2];
+    const char *q = p.q + b * p.q_stride[0] + (p.q_index + row) * p.q_stride[1] + head * p.q_stride[2];
     const auto load = [&](auto type) {
 #pragma unroll
         for (int i = 0; i < PIECES; i++)
@@ -9341,11 +9355,22 @@ __device__ __forceinline__ float sum_or_spread(const float (&x)[8], const float 
     return sum;
 }
 
+/* Whether a page that the keys from .. to - 1 of a block use does not exist: it may be one that
+   only another row of the pass uses. */
+__device__ __noinline__ bool misses_block(const params &p, int b, int kv, int block, int from, int to) {
+    const int keys = p.copy.keys;
+#pragma unroll 1
+    for (int key = block * BLOCK; key < (block + 1) * BLOCK; key += keys)
+        if (key < to && key + keys > from && !copied_block(p, b, kv, key)) return true;
+    return false;
+}
+
 /* Scores of 64 keys for up to 8 query heads from the copy of K: codes of u8 against q in 8
    bits. A warp streams its blocks through a ring in shared memory, each block by one bulk copy
-   (pages of 16 or 32 keys: by four or two). Row r of the M side holds keys 8 r + (i ^ r), i = 0
-   .. 7 by step and half: a lane ends with adjacent keys, and ldmatrix meets no bank conflict.
-   The centre's product takes q in two parts of 8 bits.
+   (pages of 16 or 32 keys: by four or two). ROWS: of a pass of several query rows the 8 are
+   heads of as many rows as fit, and a slice is such rows. Row r of the M side holds keys 8 r +
+   (i ^ r), i = 0 .. 7 by step and half: a lane ends with adjacent keys, and ldmatrix meets no
+   bank conflict. The centre's product takes q in two parts of 8 bits.
    Of 8 slots for heads groups of up to four leave half: there each lane has one head, in its
    even slot, and in the odd one the second part of that head's q, for the centre.
    Codes of a byte's upper half are multiplied where they are, as sixteenfold ones.
@@ -9355,7 +9380,7 @@ __device__ __forceinline__ float sum_or_spread(const float (&x)[8], const float 
    should run at the speed of reading the copy.
    Barrier: for q, which warp h rotates for head h. G: 32-feature groups of 4 bits, or 0: as
    many as there are, of any bits. */
-template <int G> __global__ void __launch_bounds__(SCORE_WARPS * 32, PROXY_CTAS)
+template <int G, bool ROWS> __global__ void __launch_bounds__(SCORE_WARPS * 32, PROXY_CTAS)
 k_proxy_scores(const __grid_constant__ params p) {
     DYNAMIC_SHARED(slots);
     SHARED(s, proxy_scores_memory);
@@ -9375,12 +9400,27 @@ k_proxy_scores(const __grid_constant__ params p) {
     const unsigned rest = p.by_slices.quotient(id);
     const int slice = (int)(id - rest * p.by_slices.d), b = (int)p.by_kv.quotient(rest),
               kv = (int)(rest - (unsigned)b * p.by_kv.d);
-    const int head = kv * p.group + slice * PASS_HEADS,
-          heads = min(p.group - slice * PASS_HEADS, (int)PASS_HEADS);
+    const int most = ROWS ? p.slice_heads : (int)PASS_HEADS, first_slot = slice * most,
+              head = kv * p.group + (ROWS ? 0 : first_slot),
+              heads = min((ROWS ? p.group * p.rows : p.group) - first_slot, most);
+    const auto place_of = [&](int n) { return ROWS ? slot_of(p, first_slot + n) : slot_place{ 0, n }; };
+    const slot_place mine = place_of(min(warp, heads - 1));
     enum { PIECES = G ? G : PROXY_DIM / 32 };
     unsigned raw[PIECES];
-    load_raw_query(p, b, head, heads, warp, raw);
-    const proxy_range range = copied_range(p, b);
+    load_raw_query(p, b, mine.row, head + mine.head, raw);
+    proxy_range range = copied_range(p, b, mine.row);
+    if (ROWS) {
+        if (lane == 0) s.slots[warp] = { range.from, range.to, range.position };
+        const int last_row = place_of(heads - 1).row;
+#pragma unroll 1
+        for (int row = place_of(0).row; row <= last_row; row++) {
+            const proxy_range other = copied_range(p, b, row);
+            if (other.from >= other.to) continue;
+            const bool none = range.from >= range.to;
+            range.from = none ? other.from : min(range.from, other.from);
+            range.to = none ? other.to : max(range.to, other.to);
+        }
+    }
     const int first = max(range.from / BLOCK, (int)chunk * p.chunk_blocks);
     const int last = min((range.to + BLOCK - 1) / BLOCK, (int)(chunk + 1) * p.chunk_blocks);
     if (range.from >= range.to || first >= last) { launch_dependents(); return; }
@@ -9396,7 +9436,7 @@ k_proxy_scores(const __grid_constant__ params p) {
     launch_dependents();
     __syncthreads();
     /* heads of this lane: 2 c and 2 c + 1, or one of them; the slots whose q it has */
-    const bool few = heads <= 4;
+    const bool few = !ROWS && heads <= 4;
     const int own = few ? 2 * (c & 1) + (c >> 1) : 2 * c;
     const signed char *const parts_of_q[2] = {
         few ? s.q[r & 1][2 * (r >> 1 & 1) + (r >> 2)] + 4 * c : s.q[0][r] + 4 * c, s.q[1][r] + 4 * c };
@@ -9435,7 +9475,10 @@ k_proxy_scores(const __grid_constant__ params p) {
 
     /* where the results of head `own` and the next block go, relative to those of this warp's
        first */
-    const i64 own_row = ((i64)b * p.heads + head + own) * p.blocks + first + warp;
+    const slot_place place = place_of(own), next = place_of(own + 1);
+    const int apart = ROWS ? (next.row - place.row) * p.batch * p.heads + next.head - place.head : 1;
+    const i64 own_row = (((i64)place.row * p.batch + b) * p.heads + head + place.head) * p.blocks
+                      + first + warp;
     char *entries_at = p.stash + (own_row * BLOCK + 8 * r) * (log_stash ? 1 : 4);
     float2 *sums_at = p.block_sums + own_row;
     float *spreads_at = p.spreads + own_row;
@@ -9474,17 +9517,21 @@ k_proxy_scores(const __grid_constant__ params p) {
         float gain[8];
         load_gains(here + gains_at, r, gain);
         const float scale = *(const float *)(here + part_at + p.copy.scale);
-        /* at an end of the range, or on a bad page */
+        /* at an end of the range, which rows have a block apart at most, or on a bad page */
+        const int margin = ROWS ? (int)BLOCK : 0;
         const bool bad = ring.bad_slots >> slot & 1u,
-                   edge = bad || block * BLOCK < range.from || (block + 1) * BLOCK > range.to;
-        const auto is_out = [&](int i) {
-            const int j = block * BLOCK + 8 * r + (i ^ r);
-            return j < range.from || j >= range.to;
-        };
+                   edge = bad || block * BLOCK < range.from + margin
+                       || (block + 1) * BLOCK > range.to - margin;
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             if (e == 1 && few) break;
             const int h = own + e;
+            const auto is_out = [&](int i) {
+                const int j = block * BLOCK + 8 * r + (i ^ r);
+                return ROWS ? j < s.slots[h].from || j >= s.slots[h].to : j < range.from || j >= range.to;
+            };
+            /* keys that the first slot's row does not see have lost theirs */
+            if (ROWS && e == 1 && __builtin_expect(edge, 0)) load_gains(here + gains_at, r, gain);
             const float mean = scale * (unit[e] * (float)centre[0][e]
                                         + unit[e] * (1.0f / 254.0f)
                                           * (float)(few ? centre[0][1] : centre[1][e]));
@@ -9495,27 +9542,31 @@ k_proxy_scores(const __grid_constant__ params p) {
                 x[i] = gain[i] * (unit[e] * down_to_one * (float)sums[i / 2][2 * (i & 1) + e] - middle[e])
                      + mean;
             if (extra) {
-                const float slope = p.slopes && h < heads ? p.slopes[head + h] : 0.0f;
-                cap_and_slope(p, slope, block * BLOCK + 8 * r - range.position, r, x);
+                const float slope = p.slopes && h < heads ? p.slopes[head + place_of(h).head] : 0.0f;
+                const int position = ROWS ? s.slots[h].position : range.position;
+                cap_and_slope(p, slope, block * BLOCK + 8 * r - position, r, x);
             }
-            if (__builtin_expect(edge, 0))
+            if (__builtin_expect(edge, 0)) {
+                const bool missing
+                    = bad && (!ROWS || misses_block(p, b, kv, block, s.slots[h].from, s.slots[h].to));
 #pragma unroll
                 for (int i = 0; i < 8; i++) {
                     if (is_out(i)) {
                         x[i] = MASKED;
-                        if (e == 0) gain[i] = 0.0f;
+                        if (ROWS || e == 0) gain[i] = 0.0f;
                     }
-                    if (bad) x[i] = __int_as_float(0x7fc00000);
+                    if (missing) x[i] = __int_as_float(0x7fc00000);
                 }
+            }
             if (p.raw && !p.list_rest) {            /* nothing else is wanted */
                 unsigned y[8];
 #pragma unroll
                 for (int i = 0; i < 8; i++) y[i] = __float_as_uint(x[i]);
-                stash_floats(entries_at + 4 * (e ? p.blocks : 0) * BLOCK, h < heads, r, y);
+                stash_floats(entries_at + 4 * (e ? (i64)apart * p.blocks : 0) * BLOCK, h < heads, r, y);
                 continue;
             }
             float m = block_maximum(x, log_stash);
-            const i64 other = e ? p.blocks : 0;     /* from head to head */
+            const i64 other = e ? (i64)apart * p.blocks : 0;   /* from slot to slot */
             if (log_stash) {
                 m = stash_codes(entries_at + other * BLOCK, h < heads, r, m, edge, is_out, x);
             } else {
@@ -9551,16 +9602,16 @@ k_proxy_scores(const __grid_constant__ params p) {
    [from, end), or part `part` of `parts` of them, by a CTA of 8 warps: out[h * pitch]: dv sums
    of exp(score - highest) * V, the highest score and the sum of exp. With `list` over the keys
    that it holds at these places. moments: then the sum of exp squared, and, if 2, of that times
-   |V|^2. 256 keys at a time: their scores, the heads' weights, then V, four columns a lane and
-   the keys dealt to the warps. Rows that are 16-byte pieces come to `stage` first, all at once,
-   if there is one, of `room` bytes.
+   |V|^2. q_row: from p.q_index on. 256 keys at a time: their scores, the heads' weights, then
+   V, four columns a lane and the keys dealt to the warps. Rows that are 16-byte pieces come to
+   `stage` first, all at once, if there is one, of `room` bytes.
    Called for few keys, or rarely. */
 template <int HEADS>
 __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, int b, int head, int heads,
                                     int position, int begin, int middle, int from, int end, int part,
                                     int parts,
                                     char *stage, int room, float *out, i64 pitch,
-                                    const int *list = nullptr, int moments = 0) {
+                                    const int *list = nullptr, int moments = 0, int q_row = 0) {
     const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), kv = head / p.group;
     const int front = middle - begin, all = front + end - from, each = (all + parts - 1) / parts,
               skip = min(part * each, all), count = min(each, all - skip),
@@ -9577,8 +9628,8 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
     }
     /* all heads' on their way at once, each time for one type */
     const auto load_query = [&](auto convert) {
-        const char *q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + head * p.q_stride[2]
-                      + min(tid, p.d - 1) * p.q_stride[3];
+        const char *q = p.q + b * p.q_stride[0] + (p.q_index + q_row) * p.q_stride[1]
+                      + head * p.q_stride[2] + min(tid, p.d - 1) * p.q_stride[3];
         float x[HEADS];
 #pragma unroll
         for (int h = 0; h < HEADS; h++) x[h] = convert(q + min(h, heads - 1) * p.q_stride[2]);
@@ -10418,9 +10469,11 @@ __device__ __forceinline__ bool is_too_far(const params &p, float found, float s
     return found > p.exact_above || found == INFINITY || (draws && sum < 1e-30f);
 }
 
-__device__ __forceinline__ void write_number(const params &p, int b, int head, int column, float x) {
+/* Of query row `row` from p.q_index on. */
+__device__ __forceinline__ void write_number(const params &p, int b, int row, int head, int column,
+                                             float x) {
     store_any(p.out_type,
-              p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2]
+              p.out + b * p.out_stride[0] + (p.q_index + row) * p.out_stride[1] + head * p.out_stride[2]
                   + column * p.out_stride[3],
               x);
 }
@@ -10613,7 +10666,7 @@ __device__ __noinline__ void finish_of_ranks(const params &p, proxy_gather_memor
         const float *const mine = (const float *)p.out + result * p.dv + tid;
         f = bad ? __int_as_float(0x7fc00000) : tid < p.dv ? *mine * share * p.v_scale : 0.0f;
     }
-    if (tid < p.dv) write_number(p, b, head, tid, f);
+    if (tid < p.dv) write_number(p, b, 0, head, tid, f);
     if (tid) return;
     p.lse[result] = lse;
     p.rank_again[result] = again;
@@ -10629,7 +10682,9 @@ template <bool RANKS> struct copied_draws {
     const params &p;
     proxy_gather_memory &memory;
     scan_memory<comb> &s;
-    const int tid, lane, warp, b, head, kv, index;  /* index: the portion */
+    const int tid, lane, warp;
+    int b;
+    const int q_row, head, kv, index;               /* q_row: from p.q_index on; index: the portion */
     const i64 row;
     const proxy_range range;
     const int first, blocks, shift, per;            /* a thread has `per` blocks */
@@ -10646,9 +10701,10 @@ template <bool RANKS> struct copied_draws {
 
     __device__ __forceinline__ copied_draws(const params &p_, proxy_gather_memory &memory_)
         : p(p_), memory(memory_), s(memory_.scan), tid(threadIdx.x), lane(threadIdx.x & 31),
-          warp(this_warp()), b(blockIdx.y), head((int)(blockIdx.x >> p_.cluster_shift)),
-          kv(head / p_.group), index(blockIdx.z), row((i64)b * p_.heads + head),
-          range(copied_range(p_, b)), first(range.from / BLOCK),
+          warp(this_warp()), b(blockIdx.y), q_row(RANKS ? 0 : take_row(p_, b)),
+          head((int)(blockIdx.x >> p_.cluster_shift)), kv(head / p_.group), index(blockIdx.z),
+          row((i64)blockIdx.y * p_.heads + head), range(copied_range(p_, b, q_row)),
+          first(range.from / BLOCK),
           blocks(range.from < range.to ? (range.to - 1) / BLOCK + 1 - first : 0),
           shift(shift_of(blocks)), per(1 << shift), fits(per <= KEPT),
           two(!RANKS && blockDim.x < PORTION), threads(two ? PORTION / 2 : PORTION),
@@ -10661,9 +10717,10 @@ template <bool RANKS> struct copied_draws {
     }
 
     __device__ __forceinline__ void meet_query() {
-        const char *q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + head * p.q_stride[2];
+        const int at = p.q_index + q_row;
+        const char *q = p.q + b * p.q_stride[0] + at * p.q_stride[1] + head * p.q_stride[2];
         if (tid < p.d) memory.q[tid] = load_any(p.q_type, q + tid * p.q_stride[3]);
-        if (tid == 0) memory.u = uniform(row_key(p, b), 0, random_head(p, head), (unsigned)p.q_index, 0);
+        if (tid == 0) memory.u = uniform(row_key(p, b), 0, random_head(p, head), (unsigned)at, 0);
         __syncthreads();
         if (!RANKS && warp == 0) {                  /* for expect() */
             float sum = 0.0f;
@@ -10679,8 +10736,8 @@ template <bool RANKS> struct copied_draws {
 
     /* The keys that were read exactly: the parts' sums join. */
     __device__ __forceinline__ void join_fixed() {
-        const i64 pitch = (i64)p.batch * p.heads * (p.dv + 2);
-        const float *const fixed = p.fixed + row * (p.dv + 2);
+        const int pitch = p.dv + 2;
+        const float *const fixed = fixed_of(p, 0, row);
         float tops[FIXED_PARTS];
         fixed_top = MASKED;
         fixed_sum = fixed_f = 0.0f;
@@ -10804,6 +10861,7 @@ template <bool RANKS> struct copied_draws {
         t.head = head;
         t.heads = 1;
         t.kv = kv;
+        t.q = q_row;
         t.row = row;
         t.range = range;
         t.first = first;
@@ -10981,7 +11039,7 @@ template <bool RANKS> struct copied_draws {
             p.rank_drawn[row] = make_float4(weights[0], weights[1], weights[2], lift * fixed_sum);
             if (p.draws) p.draws[row] = draws ? p.samples : 0;
         }
-        if (tid < p.dv) write_number(p, b, head, tid, lift * fixed_f + f);
+        if (tid < p.dv) write_number(p, b, q_row, head, tid, lift * fixed_f + f);
     }
 
     /* out and lse, or exact attention where the draws show too much spread or a NaN. */
@@ -10996,7 +11054,7 @@ template <bool RANKS> struct copied_draws {
         double estimate = (double)fixed_sum;
         if (__builtin_expect(again, 0)) {
             attend(p, memory.redo, b, head, 1, range.position, range.begin, range.end, range.end, range.end,
-                   0, 1, nullptr, 0, memory.state, 0);
+                   0, 1, nullptr, 0, memory.state, 0, nullptr, 0, q_row);
             __syncthreads();
             part_f = part_w = 0.0f;
             lift = 1.0f;
@@ -11018,7 +11076,7 @@ template <bool RANKS> struct copied_draws {
                 p.found[row] = make_float4(expected, found, again ? 1.0f : 0.0f,
                                            range.begin < range.end ? 1.0f : 0.0f);
             if (p.lse)
-                p.lse[lse_of(p, b, p.q_index, head)]
+                p.lse[lse_of(p, b, p.q_index + q_row, head)]
                     = bad ? __int_as_float(0x7fc00000) : head_lse(p, head, top, estimate);
         }
         if (tid >= p.dv) return;
@@ -11026,13 +11084,13 @@ template <bool RANKS> struct copied_draws {
         f = bad ? __int_as_float(0x7fc00000)
           : denominator > 0.0f ? (lift * fixed_f + part_f) / denominator * (float)share * p.v_scale
                                : 0.0f;
-        write_number(p, b, head, tid, f);
+        write_number(p, b, q_row, head, tid, f);
     }
 };
 
 /* Draws of one query head from the scores of the copy, their rows of K and V, the weights, the
    guard: out and lse.
-   Grid: (query head * CTAs of a cluster, batch, portion of the draws); the cluster's others
+   Grid: (query head * CTAs of a cluster, batch * query rows, portion of the draws); the cluster's others
    leave unless there is a rescue, which they share. A CTA of 8 warps, or of 4 where many CTAs
    wait for room, each of which does what two of 8 do, in their order:
      scan     as k_gather; the keys read exactly join the total
@@ -11479,14 +11537,14 @@ __device__ __forceinline__ const float *sums_of(const params &p, const team &t, 
 }
 
 __device__ __forceinline__ void write_out(const params &p, const team &t, int h, int f, float x) {
-    store_any(p.out_type, p.out + t.b * p.out_stride[0] + p.q_index * p.out_stride[1]
+    store_any(p.out_type, p.out + t.b * p.out_stride[0] + (p.q_index + t.q) * p.out_stride[1]
                               + (t.head + h) * p.out_stride[2] + f * p.out_stride[3], x);
 }
 
 __device__ __forceinline__ void write_lse(const params &p, const team &t, int h, bool bad, float top,
                                           double sum) {
     if (p.lse)
-        p.lse[lse_of(p, t.b, p.q_index, t.head + h)]
+        p.lse[lse_of(p, t.b, p.q_index + t.q, t.head + h)]
             = bad ? __int_as_float(0x7fc00000) : head_lse(p, t.head + h, top, sum);
 }
 
@@ -11729,7 +11787,8 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
                                : (float *)((char *)slots + sizeof s);
     const i64 own = t.hi - t.lo;
     if (tid == 0) {
-        s.word = (unsigned)(uniform(row_key<1>(p, t.b), 0, random_head(p, t.head), (unsigned)p.q_index, 0)
+        s.word = (unsigned)(uniform(row_key<1>(p, t.b), 0, random_head(p, t.head),
+                                    (unsigned)(p.q_index + t.q), 0)
                             * 4294967296.0);
         s.run_shift = own > DRAW_RUNS ? 32 - __clz((int)((own - 1) / DRAW_RUNS)) : 0;
     }
@@ -17845,6 +17904,7 @@ struct geometry {
     i64 rows, dense_rows;                           /* query rows of a pass of k_scores, of k_dense */
     i64 work;                                       /* warps of a scores kernel */
     i64 items, fixed;                               /* of k_proxy_scores: batch * kv_heads * slices; CTAs */
+    i64 pass_heads;                                 /* slots of its slices */
     i64 together, teams;                            /* of k_draw: heads that draw together; of a sequence */
     i64 candidates, words, list_portions;           /* of vAttention: see va_params */
     i64 shared_words;                               /* a set's bits that fit in shared memory */
@@ -17967,12 +18027,16 @@ bool fits_scores(const geometry &g) {
 dim3 scores_grid(const call &c) { return dim3((unsigned)ceil_div((i64)c.p.work, SCORE_WARPS)); }
 
 i64 stash_bytes(santa_stash s) { return s == SANTA_STASH_F32 ? 4 : s == SANTA_STASH_F16 ? 2 : 1; }
+i64 proxy_stash_bytes(santa_stash s) { return s == SANTA_STASH_F32 ? 4 : 1; }
 
 /* p's workspace, from query row `row` of a pass on. */
 void call::place_row(i64 row) {
     const i64 heads = row * g.batch * g.heads, blocks = heads * g.blocks;
+    const santa_stash type = (santa_stash)p.stash_type;
     p.block_sums = (float2 *)(workspace + l.block_sums) + (blocks << (6 - g.unit_shift));
-    p.stash = workspace + l.stash + blocks * BLOCK * stash_bytes((santa_stash)p.stash_type);
+    p.stash = workspace + l.stash
+            + blocks * BLOCK * (g.copy.bits ? proxy_stash_bytes(type) : stash_bytes(type));
+    p.spreads = p.share_units = (float *)(workspace + l.spreads) + blocks;
     p.arrived = (int *)(workspace + l.arrived) + heads * g.columns;
     p.partial = (float *)(workspace + l.partial);
 }
@@ -19077,24 +19141,30 @@ cudaError_t launch_pass(call &c) {
     return launch<k_first_scores>(c, scores_grid(c), SCORE_WARPS * 32, 0, false);
 }
 
+/* Query rows that a pass may have. */
+i64 rows_of_scores(const call &c) {
+    /* one page for a lane's 8 keys, or a bad table entry would reach rows that do not use it;
+       slopes are of heads, not of slots */
+    return c.streams && !c.g.q_parts && !c.p.slopes && c.p.eights && !c.p.first_tokens ? c.g.rows : 1;
+}
+
+/* The place of row p.q_index in its pass, of up to `most`. At its begin p.rows are those of the
+   pass, and all have their places. */
+i64 place_in_pass(call &c, i64 most) {
+    const i64 place = c.p.q_index % most, left = c.p.q_len - c.p.q_index;
+    c.p.rows = place ? 1 : (int)(left < most ? left : most);
+    c.place_row(place);
+    return place;
+}
+
 /* Of query row p.q_index, unless an earlier one's pass had them. */
 cudaError_t launch_rows_scores(call &c) {
     params &p = c.p;
-    /* one page for a lane's 8 keys, or a bad table entry would reach rows that do not use it;
-       slopes are of heads, not of slots */
-    const bool shared = c.streams && !c.g.q_parts && !p.slopes && p.eights && !p.first_tokens;
-    const int most = shared ? (int)c.g.rows : 1,
-              in_pass = p.q_index % most;
-    if (in_pass == 0) {
-        p.rows = p.q_len - p.q_index < most ? p.q_len - p.q_index : most;
-        p.arrivals = p.portions > 1 ? p.rows * c.g.batch * c.g.heads * c.g.columns : 0;
-        c.place_row(0);
-        const cudaError_t e = launch_pass(c);
-        if (e != cudaSuccess) return e;
-    }
+    const i64 place = place_in_pass(c, rows_of_scores(c));
+    p.arrivals = p.portions > 1 ? p.rows * c.g.batch * c.g.heads * c.g.columns : 0;
+    const cudaError_t e = place ? cudaSuccess : launch_pass(c);
     p.rows = 1;
-    c.place_row(in_pass);
-    return cudaSuccess;
+    return e;
 }
 
 cudaError_t launch_sparse(call &c) {
@@ -19233,19 +19303,29 @@ santa_status measure_teams(const santa_problem *problem, geometry *g) {
     return SANTA_OK;
 }
 
-santa_status measure_proxy(const santa_problem *problem, geometry *g) {
+/* What k_proxy_scores has; rows: query rows of a pass, at most. */
+santa_status measure_copy(const santa_problem *problem, i64 rows, geometry *g) {
     if (g->d > PROXY_DIM) return SANTA_ERR_BACKEND_SIZE;
-    const santa_status s = measure_teams(problem, g);
-    if (s != SANTA_OK) return s;
     g->copy = copy_shape_of(&problem->a);
-    g->slices = ceil_div(g->group, PASS_HEADS);
+    g->rows = g->ranks || g->group > PASS_HEADS || rows < 1 ? 1 : rows;
+    if (g->rows * g->batch > 65535) g->rows = 1;
+    g->pass_heads = g->rows == 1 ? (i64)PASS_HEADS : PASS_HEADS / g->group * g->group;
+    g->slices = ceil_div(g->group * g->rows, g->pass_heads);
     g->items = g->batch * g->kv_heads * g->slices;
-    g->fixed = g->batch * g->kv_heads * ceil_div(g->group, SLICE) * FIXED_PARTS;
+    return g->items * g->blocks < INT32_MAX ? SANTA_OK
+         : g->rows > 1                      ? measure_copy(problem, 1, g) : SANTA_ERR_BACKEND_SIZE;
+}
+
+santa_status measure_proxy(const santa_problem *problem, geometry *g) {
+    santa_status s = measure_teams(problem, g);
+    if (s == SANTA_OK) s = measure_copy(problem, rows_in(2 * PASS_HEADS, *g), g);
+    if (s != SANTA_OK) return s;
+    g->fixed = g->batch * g->kv_heads * ceil_div(g->group, SLICE) * FIXED_PARTS * g->rows;
     g->work = g->fixed + g->items * g->blocks;      /* CTAs, at most */
     if (g->together == 1) {                         /* k_proxy_gather */
         g->draws = g->samples;
         g->portions = ceil_div(g->draws, PROXY_DRAWS);
-        g->gather = { g->heads, g->batch, g->portions };
+        g->gather = { g->heads, g->batch * g->rows, g->portions };
         if (!fits(g->gather)) return SANTA_ERR_BACKEND_SIZE;
     }
     return g->work < INT32_MAX ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
@@ -19256,11 +19336,10 @@ santa_status measure_pps(const santa_problem *problem, geometry *g) {
     return s == SANTA_OK ? measure_teams(problem, g) : s;
 }
 
-i64 proxy_stash_bytes(santa_stash s) { return s == SANTA_STASH_F32 ? 4 : 1; }
-
 /* What k_draw has of its own. */
 void arrange_draw(const geometry &g, layout *l) {
-    const size_t rows = (size_t)(g.batch * g.heads), teams = (size_t)(g.batch * g.teams);
+    const size_t rows = saturating((size_t)(g.batch * g.heads), (size_t)g.rows),
+                 teams = saturating((size_t)(g.batch * g.teams), (size_t)g.rows);
     const size_t sums = saturating((size_t)g.together, (size_t)(DRAW_PARTS * g.dv)) * sizeof(float);
     l->spreads = add_part(l, saturating(rows, (size_t)g.blocks), sizeof(float));
     l->ticks = add_part(l, saturating(teams, (size_t)g.blocks), sizeof(i64));
@@ -19278,7 +19357,8 @@ void arrange_pps(const geometry &g, santa_stash stash, layout *l) {
 }
 
 void arrange_proxy(const geometry &g, santa_stash stash, layout *l) {
-    const size_t rows = (size_t)(g.batch * g.heads), blocks = saturating(rows, (size_t)g.blocks);
+    const size_t rows = saturating((size_t)(g.batch * g.heads), (size_t)g.rows),
+                 blocks = saturating(rows, (size_t)g.blocks);
     l->block_sums = add_part(l, blocks, sizeof(float2));
     l->stash = add_part(l, blocks, (size_t)(BLOCK * proxy_stash_bytes(stash)));
     arrange_draw(g, l);
@@ -19287,7 +19367,7 @@ void arrange_proxy(const geometry &g, santa_stash stash, layout *l) {
     const size_t portions = g.portions > 1 ? saturating(rows, (size_t)g.portions) : 0;
     l->partial = add_part(l, portions, ((size_t)g.dv + 4) * sizeof(float));
     l->arrived = add_part(l, g.portions > 1 ? rows : 0, sizeof(int));
-    l->found = add_part(l, saturating(rows, (size_t)g.q_len), sizeof(float4));
+    l->found = add_part(l, saturating((size_t)(g.batch * g.heads), (size_t)g.q_len), sizeof(float4));
     l->rescued = add_part(l, rows, sizeof(int));
 }
 
@@ -19305,10 +19385,9 @@ int cluster_shift_of(const call &c, i64 ctas) {
 void arrange_rows(call &c) {
     params &p = c.p;
     const int k_bytes = p.copied ? p.d * p.k_size : 0, v_bytes = p.dv * p.v_size;
-    p.share_units = (float *)(c.workspace + c.l.spreads);
     p.ticks = (i64 *)(c.workspace + c.l.ticks);
     p.together = (int)c.g.together;
-    p.cluster_shift = cluster_shift_of(c, c.g.teams * c.g.batch);
+    p.cluster_shift = cluster_shift_of(c, c.g.teams * c.g.batch * p.rows);
     const i64 sums = (i64)(DRAW_PARTS >> p.cluster_shift) * p.together * p.dv * (i64)sizeof(float);
     p.sums = sums > DRAW_SUMS ? (float *)(c.workspace + c.l.sums) : nullptr;
     p.stage_at = (int)sizeof(draw_memory) + (p.sums ? 0 : (int)(sums + 15) / 16 * 16);
@@ -19321,7 +19400,7 @@ void arrange_rows(call &c) {
 cudaError_t launch_draw(call &c) {
     params &p = c.p;
     const size_t bytes = (size_t)(p.stage_at + p.stage_bytes);
-    const dim3 grid((unsigned)c.g.teams << p.cluster_shift, (unsigned)c.g.batch);
+    const dim3 grid((unsigned)c.g.teams << p.cluster_shift, (unsigned)(c.g.batch * p.rows));
     const auto draw = [&] {
         return launch_large<k_draw>(c, grid, PORTION, bytes, !p.ranks, 1 << p.cluster_shift);
     };
@@ -19339,14 +19418,30 @@ cudaError_t launch_draw(call &c) {
     return placed;
 }
 
-cudaError_t launch_pps(call &c) {
-    arrange_rows(c);
-    cudaError_t e = launch_rows_scores(c);
-    if (e == cudaSuccess && c.p.ranks) e = launch_rank_mass(c);
-    return e == cudaSuccess && !c.has_failed ? launch_draw(c) : e;
+/* What teams have drawn for query row `row` of a pass. */
+void place_lists(call &c, i64 row) {
+    params &p = c.p;
+    if (!p.draws) return;
+    p.keys = (int *)(c.workspace + c.l.keys) + row * c.g.batch * c.g.teams * c.g.draws;
+    p.draws = (int *)(c.workspace + c.l.draws) + row * c.g.batch * c.g.heads;
 }
 
-template <int G> cudaError_t launch_proxy_scores(call &c) {
+cudaError_t launch_pps(call &c) {
+    params &p = c.p;
+    const i64 place = place_in_pass(c, rows_of_scores(c));
+    const int rows = p.rows = p.ranks ? 1 : p.rows; /* that are drawn at once */
+    arrange_rows(c);
+    if (!p.ranks) place_lists(c, place);
+    cudaError_t e = launch_rows_scores(c);
+    if (e == cudaSuccess && p.ranks) e = launch_rank_mass(c);
+    if (e != cudaSuccess || c.has_failed || (place && !p.ranks)) return e;
+    p.rows = rows;
+    e = launch_draw(c);
+    p.rows = 1;
+    return e;
+}
+
+template <int G, bool ROWS> cudaError_t launch_copy_scores(call &c) {
     params &p = c.p;
     p.slot_bytes = (BLOCK >> p.copy.shift) * p.copy.bytes;
     /* as many CTAs of a multiprocessor as it has registers for, unless their rings would be too
@@ -19363,26 +19458,36 @@ template <int G> cudaError_t launch_proxy_scores(call &c) {
               bytes = ring > least ? ring : least;
     /* one wave of long CTAs; more of them, and shorter ones, once that is many blocks for a
        warp */
+    p.slice_heads = (int)c.g.pass_heads;
+    p.slices = (int)ceil_div(p.group * p.rows, p.slice_heads);
+    const i64 items = c.g.items / c.g.slices * p.slices, fixed = c.g.fixed / c.g.rows * p.rows;
     const i64 resident = ctas_at_once * (i64)c.card.multiprocessors,
-              room = resident > c.g.fixed + c.g.items ? (resident - c.g.fixed) / c.g.items : 1;
+              room = resident > fixed + items ? (resident - fixed) / items : 1;
     const i64 usual = PROXY_STEPS * SCORE_WARPS, each = ceil_div(c.g.blocks, room);
-    const bool many = c.g.items * c.g.blocks >= 6 * resident * usual;
+    const bool many = items * c.g.blocks >= 6 * resident * usual;
     i64 most = usual;
     if (!G && many) most = 2 * usual;               /* a block takes longer */
     if (G && !many && c.g.blocks <= 2 * usual) most = usual / 2;      /* rows have few */
     p.chunk_blocks = (int)(each <= most + most / 8 ? each : most);
     p.proxy_chunks = (int)ceil_div(c.g.blocks, p.chunk_blocks);
-    p.fixed_ctas = (unsigned)c.g.fixed;
+    p.fixed_ctas = (unsigned)fixed;
     /* in the first half of the grid, apart from each other */
-    const i64 apart = c.g.fixed ? c.g.items * p.proxy_chunks / (2 * c.g.fixed) : 0;
+    const i64 apart = fixed ? items * p.proxy_chunks / (2 * fixed) : 0;
     p.by_fixed = divide_by((unsigned)(apart < 1 ? 1 : apart + 1));
-    p.slices = (int)c.g.slices;
     p.by_slices = divide_by((unsigned)p.slices);
     p.by_kv = divide_by((unsigned)p.kv_heads);
     p.by_chunks = divide_by((unsigned)p.proxy_chunks);
-    return launch_large<k_proxy_scores<G>>(c, dim3((unsigned)(c.g.fixed + c.g.items * p.proxy_chunks)),
+    p.by_group = divide_by((unsigned)p.group);
+    return launch_large<k_proxy_scores<G, ROWS>>(c, dim3((unsigned)(fixed + items * p.proxy_chunks)),
                                            SCORE_WARPS * 32, bytes, false);
 }
+/* Of p.rows query rows. */
+cudaError_t launch_copy_scores(call &c) {
+    const bool usual = c.p.copy.bits == 4 && c.p.copy.chunks == 4;
+    if (c.p.rows > 1) return usual ? launch_copy_scores<4, true>(c) : launch_copy_scores<0, true>(c);
+    return usual ? launch_copy_scores<4, false>(c) : launch_copy_scores<0, false>(c);
+}
+
 
 /* Scores from copies of K, before the draw: what ranks tell each other. The number of exchanges
    is the options': nobody reads back whether a head is rescued. */
@@ -19420,6 +19525,7 @@ cudaError_t launch_copy_ranks(call &c) {
 template <bool RANKS> cudaError_t launch_drawn(const call &c) {
     dim3 grid = grid_of(c.g.gather);
     grid.x <<= c.p.cluster_shift;
+    grid.y = (unsigned)(c.g.batch * c.p.rows);
     const i64 each = ceil_div((i64)grid.x * grid.y * grid.z, c.card.multiprocessors);
     const bool small = !RANKS && each > 2 && c.p.d <= 128 && c.p.dv <= 128
                     && 4 * (sizeof(proxy_gather_memory) + 1024) <= (size_t)c.card.shared;
@@ -19429,18 +19535,27 @@ template <bool RANKS> cudaError_t launch_drawn(const call &c) {
                                                pad > 0 ? (size_t)pad : 0, !RANKS, 1 << c.p.cluster_shift);
 }
 
-cudaError_t launch_proxy(call &c) {
+/* The same, and what it has read beside its copy. */
+void place_drawn(call &c, i64 row) {
+    params &p = c.p;
+    const i64 rows = row * c.g.batch * c.g.heads;
+    place_lists(c, row);
+    p.fixed = (float *)(c.workspace + c.l.fixed) + rows * FIXED_PARTS * (c.g.dv + 2);
+    p.mended = (float2 *)(c.workspace + c.l.mended) + rows * c.g.blocks;
+    p.found = nullptr;
+    p.rescued = nullptr;
+    if (!p.draws) return;
+    p.found = (float4 *)(c.workspace + c.l.found) + p.q_index * c.g.batch * c.g.heads;
+    p.rescued = (int *)(c.workspace + c.l.rescued) + rows;
+}
+
+/* Of all rows of a pass at once. */
+cudaError_t launch_proxy_pass(call &c) {
     params &p = c.p;
     p.copied = 1;
-    p.fixed = (float *)(c.workspace + c.l.fixed);
     arrange_rows(c);
-    p.spreads = (float *)(c.workspace + c.l.spreads);
-    p.found = p.draws ? (float4 *)(c.workspace + c.l.found) + p.q_index * c.g.batch * c.g.heads : nullptr;
-    p.rescued = p.draws ? (int *)(c.workspace + c.l.rescued) : nullptr;
-    p.mended = (float2 *)(c.workspace + c.l.mended);
-    p.arrivals = p.portions > 1 ? c.g.batch * c.g.heads : 0;
-    const bool usual = p.copy.bits == 4 && p.copy.chunks == 4;
-    const cudaError_t e = usual ? launch_proxy_scores<4>(c) : launch_proxy_scores<0>(c);
+    p.arrivals = p.portions > 1 ? p.rows * c.g.batch * c.g.heads : 0;
+    const cudaError_t e = launch_copy_scores(c);
     if (e != cudaSuccess) return e;
     if (!p.ranks && p.together > 1) return launch_draw(c);
     const int shift = p.cluster_shift;
@@ -19451,7 +19566,7 @@ cudaError_t launch_proxy(call &c) {
     }
     if (p.together > 1) p.cluster_shift = shift;
     else if (!p.ranks && p.rescue_keys > 0 && p.rescue_above < INFINITY)                  /* may rescue */
-        p.cluster_shift = cluster_shift_of(c, (i64)c.g.gather.x * c.g.gather.y * c.g.gather.z);
+        p.cluster_shift = cluster_shift_of(c, c.g.heads * c.g.batch * p.rows * c.g.portions);
     const cudaError_t drawn = p.together > 1 ? launch_draw(c)
                             : p.ranks ? launch_drawn<true>(c) : launch_drawn<false>(c);
     if (!p.ranks || drawn != cudaSuccess || c.has_failed) return drawn;
@@ -19463,6 +19578,14 @@ cudaError_t launch_proxy(call &c) {
         c, dim3((unsigned)p.heads, (unsigned)p.batch), PORTION, 0, false);
     p.rank_step = DRAW;
     return done;
+}
+
+cudaError_t launch_proxy(call &c) {
+    const i64 place = place_in_pass(c, c.g.rows);
+    place_drawn(c, place);
+    const cudaError_t e = place == 0 ? launch_proxy_pass(c) : cudaSuccess;
+    c.p.rows = 1;
+    return e;
 }
 
 /* Keys of highest scores, selected from what a scores kernel has left, and attention over them:
@@ -19491,15 +19614,16 @@ santa_status measure_selected(const santa_problem *problem, geometry *g) {
     g->scores = { ceil_div(g->work, SCORE_WARPS), 1, 1 };
     if (!fits_scores(*g) || !fits(g->gather)) return SANTA_ERR_BACKEND_SIZE;
     if (copied) {
-        if (g->d > PROXY_DIM || g->dv > PROXY_DIM) return SANTA_ERR_BACKEND_SIZE;
-        g->copy = copy_shape_of(&problem->a);
-        g->items = g->batch * g->kv_heads * g->slices;
+        const santa_status s = g->dv > PROXY_DIM ? SANTA_ERR_BACKEND_SIZE
+                                                 : measure_copy(problem, rows_in(2 * PASS_HEADS, *g), g);
+        if (s != SANTA_OK) return s;
     }
     return measure_lists(problem->a.k.dtype, g);
 }
 
 void arrange_selected(const geometry &g, santa_stash stash, layout *l) {
-    const size_t rows = (size_t)(g.batch * g.heads), blocks = saturating(rows, (size_t)g.blocks);
+    const size_t rows = (size_t)(g.batch * g.heads),
+                 blocks = saturating(saturating(rows, (size_t)g.rows), (size_t)g.blocks);
     l->block_sums = add_part(l, blocks, sizeof(float2));
     l->stash = add_part(l, blocks, (size_t)(BLOCK * proxy_stash_bytes(stash)));
     l->spreads = add_part(l, g.items ? blocks : 0, sizeof(float));
@@ -19563,13 +19687,11 @@ cudaError_t launch_choice(call &c) {
 cudaError_t launch_selected(call &c) {
     params &p = c.p;
     const bool copied = p.proxy != nullptr;
-    p.rows = 1;
     p.arrivals = 0;
     p.raw = p.stash_type == SANTA_STASH_F32;
     p.copied = copied;
     p.together = 1;
-    c.place_row(0);
-    p.spreads = (float *)(c.workspace + c.l.spreads);
+    const i64 place = place_in_pass(c, c.g.rows);
     p.keys = (int *)(c.workspace + c.l.keys);
     p.draws = (int *)(c.workspace + c.l.draws);
     p.list_rest = (rest_mass *)(c.workspace + c.l.rest);
@@ -19581,9 +19703,8 @@ cudaError_t launch_selected(call &c) {
     p.list_pitch = p.max_draws;
     p.list_batch = p.heads * p.list_pitch;
     p.lens_batch = p.ranges_batch = p.heads;
-    const bool usual = p.copy.bits == 4 && p.copy.chunks == 4;
-    cudaError_t e = !copied ? launch_pass(c)
-                  : usual   ? launch_proxy_scores<4>(c) : launch_proxy_scores<0>(c);
+    cudaError_t e = place ? cudaSuccess : copied ? launch_copy_scores(c) : launch_pass(c);
+    p.rows = 1;
     if (e == cudaSuccess) e = p.ranks ? launch_choice(c) : launch_top(c);
     return e == cudaSuccess && !c.has_failed ? launch_list(c, !p.ranks) : e;
 }
@@ -19884,6 +20005,7 @@ santa_status measure_va(const santa_problem *problem, geometry *g) {
     if (problem->o.scores == SANTA_SCORES_PROXY) g->copy = copy_shape_of(&problem->a);
     g->slices = ceil_div(g->group, PASS_HEADS);
     g->rows = 1;
+    g->pass_heads = PASS_HEADS;
     g->items = g->batch * g->kv_heads * g->slices;
     g->work = g->items * g->blocks;
     g->scores = { ceil_div(g->work, SCORE_WARPS), 1, 1 };
@@ -20054,7 +20176,6 @@ cudaError_t launch_va(call &c) {
     const i64 rows = g.batch * g.heads, items = g.batch * g.kv_heads;
     p.raw = 1;
     p.list_keys = (int)g.list_keys;
-    p.spreads = (float *)(c.workspace + c.l.spreads);
     v.candidates = (u64 *)(c.workspace + c.l.candidates);
     v.heads_done = (unsigned *)p.arrived + 4 * rows;
     v.bits = v.heads_done + whole_fours((size_t)items);
@@ -20072,8 +20193,7 @@ cudaError_t launch_va(call &c) {
     p.splits = v.portions;
     p.arrivals = 4 * rows + (i64)whole_fours((size_t)items) + items * g.words;
     cudaError_t e = cudaSuccess;
-    if (g.by_copy)
-        e = p.copy.bits == 4 && p.copy.chunks == 4 ? launch_proxy_scores<4>(c) : launch_proxy_scores<0>(c);
+    if (g.by_copy) e = launch_copy_scores(c);
     else if (g.by_scores) e = launch_pass(c);
     if (e != cudaSuccess) return e;
     const size_t shared = (size_t)g.shared_words * sizeof(unsigned);
@@ -20503,26 +20623,25 @@ bool router_lies_on_numbers(const santa_buckets *r) {
     const uintptr_t weights = (uintptr_t)r->centroids | (uintptr_t)r->w1 | (uintptr_t)r->w2,
                     floats = (uintptr_t)r->b1 | (uintptr_t)r->b2;
     return weights % (uintptr_t)size_of(r->dtype) == 0 && floats % sizeof(float) == 0
-        && (!r->q.data || lies_on_numbers(&r->q));
+        && (uintptr_t)r->slots % sizeof(int32_t) == 0 && (!r->q.data || lies_on_numbers(&r->q));
+}
+
+bool lie_on(uintptr_t bytes, std::initializer_list<const void *> all) {
+    for (const void *at : all) if ((uintptr_t)at % bytes) return false;
+    return true;
 }
 
 /* Arrays beside the tensors; of those of one and of two words. */
 bool arrays_lie_on_words(const santa_attention *a, const santa_options *o) {
-    uintptr_t one = 0, two = 0;
-    for (const void *x : { (const void *)a->lse, (const void *)a->std_error, (const void *)a->seq_lens,
-                           (const void *)a->context_lens, (const void *)a->kv_start,
-                           (const void *)a->block_table, (const void *)a->sinks,
-                           (const void *)a->alibi_slopes, (const void *)a->key_list,
-                           (const void *)a->key_list_lens, (const void *)a->key_weights })
-        one |= (uintptr_t)x;
-    for (const void *x : { (const void *)o->seeds, (const void *)o->offsets, (const void *)o->request_ids })
-        two |= (uintptr_t)x;
-    if (o->scores == SANTA_SCORES_PROXY) one |= (uintptr_t)a->proxy_lens;
-    if (o->method == SANTA_VATTENTION) {
-        one |= (uintptr_t)o->vattention.heavy_index;
-        two |= (uintptr_t)o->vattention.audit;
-    }
-    return one % 4 == 0 && two % 8 == 0;
+    const santa_sample_attention_options *sparse = &o->sample_attention;
+    const santa_vattention_options *v = &o->vattention;
+    return lie_on(4, { a->lse, a->std_error, a->seq_lens, a->context_lens, a->kv_start, a->block_table,
+                       a->sinks, a->alibi_slopes, a->key_list, a->key_list_lens, a->key_weights })
+        && lie_on(8, { o->seeds, o->offsets, o->request_ids })
+        && (o->scores != SANTA_SCORES_PROXY || lie_on(4, { a->proxy_lens }))
+        && (o->method != SANTA_VATTENTION || (lie_on(4, { v->heavy_index }) && lie_on(8, { v->audit })))
+        && (o->method != SANTA_SAMPLE_ATTENTION
+            || (lie_on(4, { sparse->row_mass }) && lie_on(8, { sparse->audit })));
 }
 
 santa_status check(const santa_problem *problem) {
@@ -20769,6 +20888,7 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     if (!row) return SANTA_ERR_BACKEND_SCORES;      /* santa_decode has run check */
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     if (workspace_bytes < workspace_size(problem)) return SANTA_ERR_WORKSPACE_SIZE;
+    if (!lie_on(8, { stats })) return SANTA_ERR_BACKEND_ALIGNMENT;
     const bool proxied = o->scores == SANTA_SCORES_PROXY, adapts = o->method == SANTA_VATTENTION;
     const santa_sample_attention_options *sparse
         = o->method == SANTA_SAMPLE_ATTENTION ? &o->sample_attention : nullptr;
@@ -20959,7 +21079,8 @@ santa_status proxy_encode(const santa_attention *a, int64_t from, int64_t to, vo
               capacity = paged ? a->max_pages * a->k.shape[1] : a->k.shape[1];
     if (capacity > INT32_MAX - (BLOCK - 1)) return SANTA_ERR_BACKEND_TOO_LONG;
     if (batch > 65535 || kv_heads > 65535 || a->k.shape[3] > COPY_DIM) return SANTA_ERR_BACKEND_SIZE;
-    if (!lies_on_numbers(&a->k) || !lies_on_numbers(&a->k_scales) || (uintptr_t)a->proxy % 16)
+    if (!lies_on_numbers(&a->k) || !lies_on_numbers(&a->k_scales) || (uintptr_t)a->proxy % 16
+        || !lie_on(4, { a->seq_lens, a->block_table }))
         return SANTA_ERR_BACKEND_ALIGNMENT;
     santa_status s;
     for (const void *at : { (const void *)a->k.data, (const void *)a->k_scales.data,
@@ -21015,7 +21136,7 @@ santa_status buckets_assign(const santa_attention *a, const santa_tensor *keys, 
     if (capacity > INT32_MAX - (BLOCK - 1)) return SANTA_ERR_BACKEND_TOO_LONG;
     if (batch > 65535 || kv_heads > 65535 || d > ROUTE_DIM) return SANTA_ERR_BACKEND_SIZE;
     if ((uintptr_t)keys->data % (uintptr_t)size_of(keys->dtype)
-        || (uintptr_t)r->centroids % (uintptr_t)size_of(r->dtype))
+        || (uintptr_t)r->centroids % (uintptr_t)size_of(r->dtype) || !lie_on(4, { a->seq_lens, r->slots }))
         return SANTA_ERR_BACKEND_ALIGNMENT;
     if ((uintptr_t)r->index % 4) return SANTA_ERR_BUCKETS_INDEX;
     santa_status s;
@@ -21158,6 +21279,7 @@ extern "C" santa_status santa_cuda_scores(const santa_attention *a, const santa_
     if (overflows(problem.batch * problem.heads, scores_stride)) return SANTA_ERR_OVERFLOW;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     if (workspace_bytes < workspace_size(&problem)) return SANTA_ERR_WORKSPACE_SIZE;
+    if (!lie_on(4, { scores })) return SANTA_ERR_BACKEND_ALIGNMENT;
     s = check_pointers({ a->q.data, a->k.data, a->k_scales.data, a->seq_lens, a->kv_start,
                          a->context_lens, a->block_table, a->alibi_slopes, scores, workspace });
     if (s != SANTA_OK) return s;
@@ -21212,6 +21334,9 @@ extern "C" santa_status santa_cuda_sample(const float *scores, int64_t scores_st
         return SANTA_ERR_OVERFLOW;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     if (workspace_bytes < c.l.total + 255) return SANTA_ERR_WORKSPACE_SIZE;
+    if (!lie_on(4, { scores, draws->index, draws->weight, draws->rows, draws->lse })
+        || !lie_on(8, { o->seeds, o->offsets, o->request_ids }))
+        return SANTA_ERR_BACKEND_ALIGNMENT;
     s = check_pointers({ scores, draws->index, draws->weight, draws->rows, draws->lse, o->seeds, o->offsets,
                          o->request_ids, workspace });
     if (s != SANTA_OK || (s = prepare(&problem, workspace, &c)) != SANTA_OK) return s;
@@ -21266,6 +21391,7 @@ extern "C" santa_status santa_cuda_gather(const santa_attention *a, const santa_
     if (s != SANTA_OK || (s = check(&problem)) != SANTA_OK) return s;
     if (overflows(problem.batch * problem.heads, draws->capacity)) return SANTA_ERR_OVERFLOW;
     if (!a->v.data) return SANTA_ERR_NULL_DATA;
+    if (!lie_on(4, { draws->index, draws->weight, draws->rows, out })) return SANTA_ERR_BACKEND_ALIGNMENT;
     s = check_pointers({ a->v.data, a->v_scales.data, a->seq_lens, a->kv_start, a->block_table,
                          draws->index, draws->weight, draws->rows, out });
     if (s != SANTA_OK) return s;
@@ -21287,6 +21413,7 @@ extern "C" santa_status santa_cuda_merge(int64_t rows, int64_t head_dim_v, float
     if (!out || !lse || !other_out || !other_lse) return SANTA_ERR_NULL_ARGUMENT;
     if (rows < 0 || head_dim_v < 1) return SANTA_ERR_SHAPE;
     if (rows > INT32_MAX || head_dim_v > INT32_MAX) return SANTA_ERR_BACKEND_SIZE;
+    if (!lie_on(4, { out, lse, other_out, other_lse })) return SANTA_ERR_BACKEND_ALIGNMENT;
     const santa_status s = check_pointers({ out, lse, other_out, other_lse });
     if (s != SANTA_OK || rows == 0) return s;
     memset((void *)&c, 0, sizeof c);

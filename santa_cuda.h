@@ -128,7 +128,9 @@
                        santa.h. With q_len > 1 and K of 16 or 8 bits it has room for up to 8 /
                        group rows, of head_dim up to 128 (of e4m3 above 64, too) for 16 / group,
                        which share a pass over K unless there is ALiBi, first_tokens, an f32 q
-                       or pages of no multiple of 8 keys.
+                       or pages of no multiple of 8 keys. From a copy of K it has room for 16 /
+                       group rows of any call, up to groups of 8, and 8 heads of them share a
+                       pass over the copy; vattention takes one row after the other.
    FIRST TOKENS        first_tokens beside a window work with the methods that the CPU has them
                        with, not with key_list and dense_below. Dense runs as a list of keys,
                        query rows one after the other, prefill, too; elsewhere it is a kernel
@@ -209,12 +211,14 @@
                        a block_table entry outside k makes the rows that use it NaN, as do a
                        key_list entry past its sequence and a bad weight, a slot that is not
                        there and an index not begun for these sizes; a key_list_lens entry is
-                       clamped to max_list.
+                       clamped to max_list. An infinite number of v that a row sees may show as
+                       NaN, by what kernel reads it.
    ERRORS              Everything the host can see is checked before the first kernel. If a
                        launch itself fails in the middle of a call (a lost context, say), out
                        and stats may already be written.
    STATS               tiles and tiles_skipped stay 0 here. v_rows_read takes a slow kernel of
-                       its own: a diagnostic.
+                       its own: a diagnostic. Of heads with a NaN redone_rows and the numbers of
+                       an audit may be others than the CPU's.
    DETERMINISM         As on the CPU: no atomics on floats; bits depend on neither batch, page
                        size, grid nor card size, but for dense of 2 to 31 query rows on whether
                        pages have a multiple of 8 keys, see PREFILL.

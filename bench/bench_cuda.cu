@@ -6,7 +6,7 @@
                       with a method: its rows alone; --copies: what draws from a copy of K;
                       --lists: a caller's lists of keys, against reading as many bytes;
                       --dense: dense and prop 128 of every type and of more shapes, against
-                      reading K and V once and K once;
+                      reading K and V once and K once; several query rows from a copy, too;
                       --latent: MLA's rows
    Protocol (appendix R of the SANTA paper, with graph replay so that launch cost on the host is
    out): before each sample a 512 MB buffer is read and written (cold, dirty L2); 10 warm-up and
@@ -785,15 +785,25 @@ static void bench_dense(timer &t, int batch, int n, const dense_case &x, int run
                                                                                sink);
         });
     };
-    const struct { const char *name; santa_method method; size_t bytes; } methods[]
-        = { { "dense", SANTA_DENSE, 2 * bytes }, { "prop", SANTA_PROP, bytes } };
+    struct timed { const char *name; santa_method method; size_t bytes; bool copied; };
+    std::vector<timed> methods = { { "dense", SANTA_DENSE, 2 * bytes }, { "prop", SANTA_PROP, bytes } };
+    if (q_len > 1 && q_len < 32 && x.type == SANTA_BF16) {            /* rows that share a copy */
+        const size_t copy = santa_proxy_size(&a);
+        CUDA(cudaMalloc(&a.proxy, copy));
+        if (santa_proxy_encode(&a, 0, n, t.stream) != SANTA_OK) exit(1);
+        methods.push_back({ "pps", SANTA_PPS, bytes, false });
+        methods.push_back({ "prop u4", SANTA_PROP, copy, true });
+        methods.push_back({ "pps u4", SANTA_PPS, copy, true });
+        methods.push_back({ "top-k u4", SANTA_TOP_K, copy, true });
+    }
     std::vector<cudaGraphExec_t> calls;
     std::vector<void *> workspaces;
     for (const auto &m : methods) {
         santa_options o;
         memset(&o, 0, sizeof o);
         o.method = m.method;
-        o.num_samples = m.method == SANTA_PROP ? 128 : 0;
+        o.num_samples = m.method == SANTA_TOP_K ? 2048 : m.method == SANTA_DENSE ? 0 : 128;
+        o.scores = m.copied ? SANTA_SCORES_PROXY : SANTA_SCORES_EXACT;
         santa_clear_unused_options(&o);
         o.seed = 7;
         o.stream = t.stream;
@@ -833,7 +843,7 @@ static void bench_dense(timer &t, int batch, int n, const dense_case &x, int run
     for (const cudaGraphExec_t g : calls) CUDA(cudaGraphExecDestroy(g));
     for (void *w : workspaces) CUDA(cudaFree(w));
     for (void *p : {(void *)kv, (void *)q, (void *)out, (void *)sink, (void *)scales,
-                    (void *)table}) CUDA(cudaFree(p));
+                    (void *)table, a.proxy}) CUDA(cudaFree(p));
 }
 
 /* Device memory with `most` keys of each of so many lists, one from each most'th part of n. */
@@ -1057,6 +1067,10 @@ int main(int argc, char **argv) {
         for (const int keys : { 8192, 32768, 131072 })
             for (const int batch : { 1, 8, 32 })
                 if (batch * keys <= 8 * 131072) bench(t, 2, batch, keys, false, 0, copies, runs, csv);
+        for (const int batch : { 1, 8 })
+            for (const int rows : { 2, 4, 8 })
+                bench_dense(t, batch, batch == 1 ? 131072 : 32768,
+                            { SANTA_BF16, 128, 4, SANTA_BF16, 0.0f, false, 0, rows - 1 }, runs, csv);
         if (csv) fclose(csv);
         return 0;
     }

@@ -1149,8 +1149,9 @@ static void every_kernel(void) {
         o.vattention.guarantee = guarantee;
         if (!run_on_gpu(p, o, &r)) return;
     }
-    for (int64_t d : {64, 128, 160}) {
-        ref_spec s = spec16(4, 1, 300, d);
+    for (int64_t d : {64, 65, 128, 129, 160}) {       /* an odd one: of several rows */
+        ref_spec s = spec16(4, 1, 300, d / 2 * 2);
+        s.q_len = d % 2 ? 3 : 1;
         problem p(s);
         santa_options o = options(SANTA_PROP, 64, SANTA_STASH_U8);
         o.scores = SANTA_SCORES_PROXY;

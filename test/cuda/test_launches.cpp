@@ -918,15 +918,36 @@ static void check_copy(const problem &x, const params &p, const std::string &nam
               "%s: the copy is another", name.c_str());
 }
 
+/* Slices of a KV head's slots, where a group has them all or each has those of whole rows. */
+static int64_t copied_slices(int64_t group, int64_t rows) {
+    return rows == 1 ? over(group, 8) : over(rows, 8 / group);
+}
+/* Query rows that share the scores of a copy, and are drawn together. */
+static int64_t copied_rows(const problem &x) {
+    const int64_t group = x.a.q.shape[2] / x.a.k.shape[2], batch = x.a.q.shape[0], q_len = x.a.q.shape[1],
+                  keys = x.a.block_table ? x.a.max_pages * x.a.k.shape[1] : x.a.k.shape[1];
+    if (x.o.ranks.count > 1 || group > 8) return 1;
+    const int64_t rows = 16 / group < q_len ? 16 / group : q_len,
+                  works = batch * x.a.k.shape[2] * copied_slices(group, rows) * over(keys, 64);
+    return rows * batch > 65535 || works >= INT32_MAX ? 1 : rows;
+}
+
 /* Scores from a copy: each CTA has a run of blocks, and there are enough of them. */
 static void check_copied_scores(const problem &x, const standin_launch &l, const params &p,
                                 const std::string &name) {
     const copy_of c = copy_block(x.a);
-    const int64_t items = x.a.q.shape[0] * x.a.k.shape[2] * over(p.group, 8),
-                  fixed = x.a.q.shape[0] * x.a.k.shape[2] * over(p.group, SLICE) * FIXED_PARTS;
+    const bool draws = x.o.method != SANTA_TOP_K && x.o.method != SANTA_TOP_P
+                    && x.o.method != SANTA_VATTENTION;
+    const int64_t slices = copied_slices(p.group, p.rows),
+                  pairs = x.a.q.shape[0] * x.a.k.shape[2], items = pairs * slices,
+                  fixed = draws ? pairs * over(p.group, SLICE) * FIXED_PARTS * p.rows : 0;
     check_copy(x, p, name);
-    CHECK_MSG(name == (c.bits == 4 && c.chunks == 4 ? "k_proxy_scores<4>" : "k_proxy_scores<0>"),
-              "%s for scores", name.c_str());
+    const std::string want = std::string("k_proxy_scores<") + (c.bits == 4 && c.chunks == 4 ? "4" : "0")
+                           + (p.rows > 1 ? ", true>" : ", false>");
+    CHECK_MSG(name == want, "%s for scores", name.c_str());
+    CHECK(p.rows == 1 || (divides_by(p.by_group, p.group) && p.slice_heads % p.group == 0
+                          && p.slice_heads <= 8
+                              && slices * p.slice_heads >= p.rows * p.group));
     CHECK_MSG(p.chunk_blocks > 0 && (int64_t)p.chunk_blocks * p.proxy_chunks >= p.blocks
                   && (int64_t)p.chunk_blocks * (p.proxy_chunks - 1) < p.blocks,
               "%s: %d x %d blocks of %d", name.c_str(), p.proxy_chunks, p.chunk_blocks, p.blocks);
@@ -935,13 +956,13 @@ static void check_copied_scores(const problem &x, const standin_launch &l, const
                                      || (fixed - 1) * (int64_t)p.by_fixed.d < (int64_t)l.grid.x),
               "%s: keys read exactly", name.c_str());
     check_grid(l, fixed + items * p.proxy_chunks, 1, 1, name);
-    CHECK_MSG(divides_by(p.by_slices, over(p.group, 8)) && divides_by(p.by_kv, x.a.k.shape[2])
+    CHECK_MSG(divides_by(p.by_slices, slices) && divides_by(p.by_kv, x.a.k.shape[2])
                   && divides_by(p.by_chunks, p.proxy_chunks),
               "%s: divisors", name.c_str());
     CHECK_MSG(p.ring_slots >= 1 && p.ring_slots <= RING_SLOTS && p.slot_bytes == 64 / c.keys * c.bytes
                   && l.dynamic >= (uint64_t)(8 * p.ring_slots * p.slot_bytes),
               "%s: ring", name.c_str());
-    CHECK_INT(p.arrivals, p.portions > 1 ? x.a.q.shape[0] * p.heads : 0);
+    if (draws) CHECK_INT(p.arrivals, p.portions > 1 ? p.rows * x.a.q.shape[0] * p.heads : 0);
     CHECK(l.dynamic >= sizeof(rows_memory) + (uint64_t)p.stage_bytes);
 }
 
@@ -957,7 +978,7 @@ static void check_draw(const problem &x, const standin_launch &l, const params &
         CHECK_MSG(name == kernel, "%s", name.c_str());
         CHECK_MSG(p.samples == samples && p.max_draws == samples && p.portions == over(samples, 128),
                   "%s: draws", name.c_str());
-        const int64_t heads = p.heads * x.a.q.shape[0] * over(samples, 128),
+        const int64_t heads = p.heads * x.a.q.shape[0] * p.rows * over(samples, 128),
                       most = standin.card->multiprocessors;
         const bool rescues = x.o.ranks.count <= 1 && standin.card->major >= 9 && p.rescue_keys > 0
                           && p.rescue_above < INFINITY;
@@ -969,7 +990,7 @@ static void check_draw(const problem &x, const standin_launch &l, const params &
                         && standin.card->shared >= 4 * 37 * 1024 && x.a.q.shape[3] <= 128
                         && x.a.v.shape[3] <= 128;
         CHECK_INT(l.threads, small ? 128 : 256);
-        check_grid(l, p.heads * cluster, x.a.q.shape[0], over(samples, 128), name);
+        check_grid(l, p.heads * cluster, x.a.q.shape[0] * p.rows, over(samples, 128), name);
         return;
     }
     CHECK_MSG(name == "k_draw", "%s", name.c_str());
@@ -978,21 +999,22 @@ static void check_draw(const problem &x, const standin_launch &l, const params &
     CHECK_MSG(ctas <= 8
                   && (ctas == 1
                       || (standin.card->major >= 9
-                          && ctas * teams * x.a.q.shape[0] <= standin.card->multiprocessors)),
+                          && ctas * teams * x.a.q.shape[0] * p.rows <= standin.card->multiprocessors)),
               "%s: a cluster of %d", name.c_str(), (int)ctas);
-    check_grid(l, teams * ctas, x.a.q.shape[0], 1, name);
+    check_grid(l, teams * ctas, x.a.q.shape[0] * p.rows, 1, name);
     CHECK_MSG(p.stage_at >= (int)sizeof(draw_memory) && l.dynamic >= (uint64_t)(p.stage_at + p.stage_bytes)
                   && (!p.staged || (aligned(x.a.v) && (!is_copied(x) || aligned(x.a.k)))),
               "%s: shared memory", name.c_str());
 }
 
 static std::vector<part> drawn_parts(const problem &x, const params &p) {
-    const uint64_t rows = (uint64_t)x.a.q.shape[0] * (uint64_t)p.heads, teams = rows / (uint64_t)p.together,
+    const uint64_t rows = (uint64_t)p.rows * (uint64_t)x.a.q.shape[0] * (uint64_t)p.heads,
+          teams = rows / (uint64_t)p.together,
           blocks = rows * (uint64_t)p.blocks, dv = (uint64_t)p.dv;
     const santa_stash stash = x.o.stash == SANTA_STASH_DEFAULT ? SANTA_STASH_F32 : x.o.stash;
     const uint64_t entry = stash == SANTA_STASH_F32 ? 4 : stash == SANTA_STASH_F16 && !is_copied(x) ? 2 : 1;
-    std::vector<part> parts = {{"block sums", p.block_sums, (uint64_t)p.rows * blocks * 8, 8},
-                               {"stash", p.stash, (uint64_t)p.rows * blocks * 64 * entry, 16},
+    std::vector<part> parts = {{"block sums", p.block_sums, blocks * 8, 8},
+                               {"stash", p.stash, blocks * 64 * entry, 16},
                                {"units", p.share_units, blocks * 4, 4},
                                {"ticks", p.ticks, teams * (uint64_t)p.blocks * 8, 8}};
     CHECK(p.copied == is_copied(x) && p.share_units);
@@ -1006,7 +1028,7 @@ static std::vector<part> drawn_parts(const problem &x, const params &p) {
         parts.push_back({"portions", p.partial, rows * (uint64_t)p.portions * (dv + 4) * 4, 4});
         parts.push_back({"arrivals", p.arrived, rows * 4, 4});
     }
-    if (keeps_lse(x)) parts.push_back({"lse", p.lse, rows * (uint64_t)p.q_len * 4, 4});
+    if (keeps_lse(x)) parts.push_back({"lse", p.lse, rows / (uint64_t)p.rows * (uint64_t)p.q_len * 4, 4});
     if (x.stats || x.a.std_error) {
         parts.push_back({"keys", p.keys, teams * (uint64_t)p.max_draws * 4, 4});
         parts.push_back({"draws", p.draws, rows * 4, 4});
@@ -1411,6 +1433,7 @@ static std::vector<part> parts_of(const problem &x, const params &p) {
    than one, and only if all heads of a group fit for each. */
 static int64_t rows_of_pass(const problem &x) {
     const santa_attention &a = x.a;
+    if (is_copied(x)) return copied_rows(x);
     const bool pages = a.block_table && a.k.shape[1] % 8;
     const bool stream = !standin.launches.empty()
                         && name_of(standin.launches[0]).compare(0, 9, "k_scores<") == 0;
@@ -1518,10 +1541,13 @@ static void check_selected(const problem &x, const char *workspace, uint64_t byt
     const santa_attention &a = x.a;
     const int64_t rows = a.q.shape[1], each = x.stats ? 5 : 4, batch = a.q.shape[0], heads = a.q.shape[2];
     const bool copied = is_copied(x);
-    if (!CHECK_INT(standin.launches.size(), rows * each)) return;
+    const int64_t pass = copied ? copied_rows(x) : 1;
+    if (!CHECK_INT(standin.launches.size(), over(rows, pass) + rows * (each - 1))) return;
+    size_t launched = 0;
     for (int64_t i = 0; i < rows * each; i++) {
-        const int64_t which = i % each;
-        const standin_launch &l = standin.launches[(size_t)i];
+        const int64_t which = i % each, row = i / each;
+        if (which == 0 && row % pass) continue;      /* an earlier one's pass had it */
+        const standin_launch &l = standin.launches[launched++];
         const std::string &name = name_of(l);
         params p;
         if (!read_parameters(l, &p)) return;
@@ -1531,9 +1557,11 @@ static void check_selected(const problem &x, const char *workspace, uint64_t byt
         check_parameters(x, p, i / each, name, p.splits);
         const int64_t keys = p.capacity,
                       most = x.o.method == SANTA_TOP_P ? keys : x.o.num_samples ? x.o.num_samples : 128;
-        const uint64_t lists = (uint64_t)(batch * heads), blocks = lists * (uint64_t)p.blocks;
+        const uint64_t lists = (uint64_t)(batch * heads),
+                       blocks = (uint64_t)p.rows * lists * (uint64_t)p.blocks;
         const bool in_bytes = p.stash_type != SANTA_STASH_F32;
-        CHECK(p.rows == 1 && p.raw == !in_bytes && p.max_draws == (most < keys ? most : keys));
+        CHECK_INT(p.rows, which ? 1 : pass < rows - row ? pass : rows - row);
+        CHECK(p.raw == !in_bytes && p.max_draws == (most < keys ? most : keys));
         CHECK(p.samples == p.max_draws && p.list_heads == 1 && p.list == p.keys && p.list_lens == p.draws);
         CHECK(copied || !in_bytes);
         std::vector<part> parts = {{"block sums", p.block_sums, blocks * 8, 8},
@@ -1551,8 +1579,7 @@ static void check_selected(const problem &x, const char *workspace, uint64_t byt
                 {"partial results", p.partial, lists * (uint64_t)p.splits * ((uint64_t)p.dv + 2) * 4, 4});
         check_parts(parts, workspace, bytes, name);
         if (which == 0) {
-            if (copied) CHECK(name.compare(0, 14, "k_proxy_scores") == 0 && p.fixed_ctas == 0);
-            else check_scores(x, l, p, name);
+            if (copied) check_copied_scores(x, l, p, name); else check_scores(x, l, p, name);
         } else if (which == 1) {
             const int64_t ctas = 1 << p.cluster_shift;
             CHECK(name == "k_top");
@@ -1702,14 +1729,17 @@ static void check_launches(const problem &asked, const char *workspace, uint64_t
         check_selected(x, workspace, bytes);
         return;
     }
-    if (!CHECK_INT(standin.launches.size(), over(rows, pass) + rows * (each - joined))) return;
+    const int64_t together = is_drawn(x) && !dense ? 2 : 1;            /* launches for all rows of a pass */
+    if (!CHECK_INT(standin.launches.size(),
+                   together * over(rows, pass) + rows * (each + 1 - together - joined)))
+        return;
     CHECK_INT(standin.cleared.size(), x.stats ? 1 : 0);
     for (const standin_memory &m : standin.cleared)
         CHECK(m.begin == (uintptr_t)x.stats && m.bytes == sizeof(santa_stats));
     params first = {};
     size_t i = 0;
     for (int64_t row = 0; row < rows; row++)
-        for (int64_t which = row % pass ? 1 : 0; which <= each; which++) {
+        for (int64_t which = row % pass ? together : 0; which <= each; which++) {
             if (joined && which == (brief ? 3 : 1)) continue;         /* there is no k_combine */
             const standin_launch &l = standin.launches[i++];
             const std::string &name = name_of(l);
@@ -1742,7 +1772,7 @@ static void check_launches(const problem &asked, const char *workspace, uint64_t
                       && (x.asked || p.dense_below == (none_below(x) ? 0 : dense_below(x))));
             check_parameters(x, p, row, name);
             check_parts(parts_of(x, p), workspace, bytes, name);
-            CHECK_INT(p.rows, which > 0 ? 1 : pass < rows - row ? pass : rows - row);
+            CHECK_INT(p.rows, which >= together ? 1 : pass < rows - row ? pass : rows - row);
             if (which == 0) first = p;
             const uint64_t heads = (uint64_t)(row % pass) * (uint64_t)(x.a.q.shape[0] * x.a.q.shape[2]);
             if (which == 1 && !dense && !is_copied(x)) {
@@ -1757,6 +1787,11 @@ static void check_launches(const problem &asked, const char *workspace, uint64_t
                         && (is_drawn(x) || p.arrived == first.arrived + heads * (uint64_t)over(p.dv, 256)),
                     "%s: another row's scores", name.c_str());
             }
+            if (which >= 2 && is_drawn(x) && !dense && p.draws)
+                CHECK_MSG(p.draws == first.draws + heads
+                              && p.keys == first.keys
+                                         + heads / (uint64_t)p.together * (uint64_t)p.max_draws,
+                          "%s: another row's draws", name.c_str());
             if (which == 2 + brief && x.a.std_error) {
                 CHECK(name == (is_drawn(x) ? "k_weighed_error" : "k_error"));
                 check_grid(l, x.a.q.shape[2], x.a.q.shape[0], 1, name);
@@ -2037,10 +2072,86 @@ static void check_steps(void) {
     check_grid(standin.launches[0], 70000, 1, 1, "k_step_merge");
     standin.start();
     CHECK_STATUS(
-        santa_cuda_merge(1, 64, scores, (float *)1, (float *)address(R_OUT), (float *)address(R_K), NULL),
+        santa_cuda_merge(1, 64, scores, (float *)64, (float *)address(R_OUT), (float *)address(R_K), NULL),
         SANTA_ERR_HOST_POINTER);
     CHECK_STATUS(santa_cuda_merge((int64_t)1 << 31, 64, scores, scores, scores, scores, NULL),
                  SANTA_ERR_BACKEND_SIZE);
+}
+
+/* Arrays off the border of their numbers: refused before anything is launched. */
+static void odd_addresses(void) {
+    char *const odd = address(R_WEIGHTS) + 2, *const half = address(R_WEIGHTS) + 4;
+    const auto refused = [](santa_status s, const char *what) {
+        CHECK_MSG(s == SANTA_ERR_BACKEND_ALIGNMENT && standin.launches.empty(), "%s: %s", what,
+                  santa_status_string(s));
+    };
+    standin.card = &standin_cards[3];
+    const auto decode = [&](problem &x, santa_stats *stats, const char *what) {
+        const size_t bytes = (size_t)1 << 30;
+        standin.start();
+        refused(santa_decode(&x.a, &x.o, address(R_WORKSPACE), bytes, stats), what);
+    };
+    {
+        problem x = make(SMALL, SANTA_PROP);
+        decode(x, (santa_stats *)half, "stats");
+    }
+    for (int i = 0; i < 2; i++) {
+        problem x = make({1, 64, 8, 2, 3000, 64, 64, 0, SANTA_BF16, NHD}, SANTA_SAMPLE_ATTENTION);
+        x.a.causal = 1;
+        if (i) x.o.sample_attention.audit = (santa_sample_audit *)half;
+        else x.o.sample_attention.row_mass = (float *)odd;
+        decode(x, NULL, i ? "audit" : "row_mass");
+    }
+    {
+        problem x = make(SMALL, SANTA_SAAP);
+        add_router(&x, 40, 0, SANTA_BF16);
+        x.router.slots = (const int32_t *)odd;
+        decode(x, NULL, "slots");
+        santa_tensor keys = x.a.k;
+        keys.data = address(R_K);
+        keys.shape[1] = 4;
+        santa_options o;
+        memset(&o, 0, sizeof o);
+        standin.start();
+        refused(santa_buckets_assign(&x.a, &keys, 0, &o), "slots of new keys");
+        x.router.slots = NULL;
+        x.a.seq_lens = (const int32_t *)odd;
+        refused(santa_buckets_assign(&x.a, &keys, 0, &o), "lengths of new keys");
+    }
+    {
+        problem x = make(SMALL, SANTA_PROP);
+        x.a.proxy    = address(R_COPY);
+        x.a.seq_lens = (const int32_t *)odd;
+        standin.start();
+        refused(santa_proxy_encode(&x.a, 0, 100, NULL), "lengths of a copy");
+    }
+    problem x = make(SMALL, SANTA_PROP);
+    float *const good = (float *)address(R_LSE), *const bad = (float *)odd;
+    const size_t bytes = (size_t)1 << 30;
+    standin.start();
+    santa_options plain;
+    memset(&plain, 0, sizeof plain);
+    refused(santa_cuda_scores(&x.a, &plain, 0, bad, 100000, address(R_WORKSPACE), bytes), "scores");
+    for (int i = 0; i < 8; i++) {
+        int32_t *const keys = (int32_t *)address(R_LIST), *const rows = (int32_t *)address(R_LIST_LENS);
+        santa_cuda_draws d = {keys, good, rows, good, 1 << 20};
+        santa_options o = plain;
+        o.method      = SANTA_SYS;
+        o.num_samples = 32;
+        if (i == 1) d.index = (int32_t *)odd;
+        if (i == 2) d.weight = bad;
+        if (i == 3) d.rows = (int32_t *)odd;
+        if (i == 4) d.lse = bad;
+        if (i == 5) o.seeds = (const uint64_t *)half;
+        if (i == 6) o.offsets = (const uint64_t *)half;
+        if (i == 7) o.request_ids = (const uint64_t *)half;
+        refused(santa_cuda_sample(i ? good : bad, 5000, 3, 20, 5000, 2, &o, &d, address(R_WORKSPACE),
+                                  bytes), "sample");
+        if (i < 4) refused(santa_cuda_gather(&x.a, &d, i ? good : bad, NULL), "gather");
+        if (i < 4)
+            refused(santa_cuda_merge(7, 64, i == 0 ? bad : good, i == 1 ? bad : good, i == 2 ? bad : good,
+                                     i == 3 ? bad : good, NULL), "merge");
+    }
 }
 
 /* Sixteen-bit K, wide heads, large groups: the merge at the end of dense is larger than its
@@ -2758,6 +2869,20 @@ static void every_kernel(void) {
                         x.a.proxy  = address(R_COPY);
                         CHECK_STATUS(run(x), d <= 256 ? SANTA_OK : SANTA_ERR_BACKEND_SIZE);
                     }
+    for (const standin_card &card : standin_cards)      /* rows that share a pass over a copy */
+        for (santa_method m : {SANTA_PROP, SANTA_PPS, SANTA_TOP_K})
+            for (int64_t d : {64, 128})
+                for (int64_t group : {1, 3, 4, 8, 12})
+                    for (int64_t q_len : {2, 4, 5, 21}) {
+                        problem x = make({3, q_len, 2 * group, 2, 3000, d, d, 0, SANTA_BF16, NHD}, m);
+                        x.o.scores = SANTA_SCORES_PROXY;
+                        x.o.num_samples = 300;
+                        x.a.proxy  = address(R_COPY);
+                        if (q_len > 4) x.stats = (santa_stats *)address(R_STATS);
+                        if (q_len > 4 && m != SANTA_TOP_K) x.a.std_error = (float *)address(R_ERROR);
+                        standin.card = &card;
+                        CHECK_STATUS(run(x), SANTA_OK);
+                    }
     for (santa_dtype type : {SANTA_BF16, SANTA_F16, SANTA_Q8_0}) {
         problem rows = make({1, 40, 4, 1, 300, 64, 64, 0, type, NHD}, SANTA_DENSE);
         rows.a.q.dtype = rows.a.out.dtype = SANTA_F32;
@@ -3044,6 +3169,7 @@ static const test_case launches[] = {{"wide_groups", wide_groups},
                                      {"failures_of_latents", failures_of_latents},
                                      {"sparse_errors", sparse_errors},
                                      {"host_pointers", host_pointers},
+                                     {"odd_addresses", odd_addresses},
                                      {"every_kernel", every_kernel},
                                      {"random_calls", random_calls},
                                      {"every_status", every_status},

@@ -1,5 +1,6 @@
 /* A few query rows, which share a pass over K, of dense over V, too, on the GPU: against the
-   CPU; what a row does not see must not change it. A part of test_cuda.cu. */
+   CPU; what a row does not see must not change it. The same of a copy of K. A part of
+   test_cuda.cu. */
 
 static ref_spec rows_spec(int64_t group, int64_t q_len, int64_t len, int64_t d, santa_dtype type) {
     ref_spec s = spec16(2 * group, 2, len, d, type);
@@ -135,6 +136,118 @@ static void rows_apart(void) {
             }
 }
 
+/* The first rows of a problem, by its own K, V and copy, which has more keys. */
+struct with_rows {
+    problem p;
+    with_rows(const problem &more, int64_t q_len, int64_t len) : p(spec_of(more, q_len)) {
+        const santa_attention &from = more.a;
+        for (int64_t row = 0; row < q_len; row++)
+            for (int64_t h = 0; h < p.spec.heads; h++)
+                for (int64_t f = 0; f < p.spec.head_dim; f++)
+                    ref_set(&p.a.q, 0, row, h, f, ref_get(&from.q, 0, row, h, f));
+        p.a.k           = from.k;
+        p.a.v           = from.v;
+        p.a.block_table = from.block_table;
+        p.a.max_pages   = from.max_pages;
+        p.a.proxy       = from.proxy;
+        p.a.proxy_bits  = from.proxy_bits;
+        lens            = (int32_t)len;
+        p.a.seq_lens    = &lens;
+    }
+private:
+    int32_t lens;
+    static ref_spec spec_of(const problem &more, int64_t q_len) {
+        ref_spec s = more.spec;
+        s.q_len = q_len;
+        return s;
+    }
+};
+
+/* Rows that share a pass over a copy of K: against the CPU, in teams that fill its slots or
+   not. */
+static void rows_of_a_copy(void) {
+    NEED_DEVICE();
+    static const int64_t groups[] = {4, 1, 8, 3, 5, 2, 7, 16};
+    int number = 0;
+    totals t = {0, 0, 0};
+    for (int64_t d : {128, 96, 256, 64})
+        for (int64_t group : groups)
+            for (int64_t q_len : {2, 4, 5, 19}) {
+                if (number++ % (on_emulator ? 9 : test_quick ? 3 : 1)) continue;
+                ref_spec s = rows_spec(group, q_len, number % 5 ? 250 : 700, d, SANTA_BF16);
+                s.page_size = number % 3 == 0 ? 16 : number % 11 == 0 ? 48 : 0;
+                s.window    = number % 4 == 1 ? 170 : 0;
+                s.causal    = number % 6 != 5;
+                s.batch     = number % 2 ? 3 : 1;
+                s.ragged    = s.batch > 1;
+                s.soft_cap  = number % 7 == 2 || number % 7 == 3 ? 2.0f : 0.0f;
+                s.alibi     = number % 7 == 3 || number % 7 == 4;
+                with_copy p(s, number % 4 == 3 ? 2 : 4);
+                for (santa_method m : {SANTA_PROP, SANTA_PPS, SANTA_TOP_K}) {
+                    santa_options o = options(m, 32, STASHES[number % 3]);
+                    o.scores = SANTA_SCORES_PROXY;
+                    if (m != SANTA_TOP_K) o.proxy.rescue_above = o.proxy.exact_above = SANTA_NONE;
+                    compare_copies(p, o, &t, "rows");
+                }
+            }
+    check_totals(t, "rows of a copy");
+}
+
+/* A call of 1 or 5 rows, and of 4 more behind these, so that the last of the first ones is alone
+   in its pass or has company: it has the same bits. So it does beside what only the others see,
+   which shows in them: a NaN of K, a page that is gone. */
+static void rows_of_any_pass(void) {
+    NEED_DEVICE();
+    enum { CLEAN, OF_K, PAGE, KINDS };
+    int number = 0;
+    for (int64_t group : {4, 2, 8, 3})
+        for (santa_method m : {SANTA_PROP, SANTA_PPS, SANTA_TOP_K, SANTA_TOP_P})
+            for (int64_t window : {0, 150})
+                for (int what = 0; what < KINDS; what++)
+                    for (int64_t q_len : {1, 5}) {
+                        number++;
+                        if (number % (on_emulator ? 11 : test_quick ? 3 : 1)) continue;
+                        /* blocks of keys end at 320, at 316 or 319 where there are pages */
+                        const int64_t page = what == PAGE || number % 2 ? 16 : 0, n = 318 + number % 3;
+                        ref_spec s = rows_spec(group, q_len + 4, n + 4, 128, SANTA_BF16);
+                        s.page_size = page;
+                        s.window    = window;
+                        with_copy more(s, number % 5 ? 4 : 2);
+                        santa_options o = options(m, m == SANTA_TOP_P ? 0 : number % 4 ? 40 : 300,
+                                                    STASHES[number % 3]);
+                        o.scores = SANTA_SCORES_PROXY;
+                        o.proxy.local_tokens = number % 3 ? SANTA_NONE : 0;
+                        if (m == SANTA_TOP_P) o.top_p = 0.5;
+                        else if (m != SANTA_TOP_K && number % 4 == 1) o.proxy.rescue_above = 1e-3;
+                        /* the others see it: in front of a window, or behind all keys */
+                        const int64_t key = window && number % 2 ? n - window - 1 : n + 1;
+                        int64_t i0, i1;
+                        ref_place(&more, 0, key, &i0, &i1);
+                        if (what == OF_K) ref_set(&more.a.k, i0, i1, 0, 5, (double)test_nan());
+                        more.encode();
+                        if (what == PAGE) more.block_table[key / page] = -1;
+                        with_rows few(more, q_len, n);
+                        result x, y;
+                        if (!run_on_gpu(few.p, o, &x) || !run_on_gpu(more, o, &y)) return;
+                        int64_t changed = 0, wrong = 0;
+                        for (int64_t row = 0; row < q_len + 4; row++)
+                            for (int64_t h = 0; h < s.heads; h++) {
+                                const int64_t at = n - q_len + row,
+                                              first = what == PAGE ? key / 16 * 16 : key,
+                                              last = what == PAGE ? first + 15 : key;
+                                const bool sees = what != CLEAN && (what == PAGE || h < group)
+                                    && first <= at && (!window || last > at - window);
+                                if (row < q_len) changed += !y.same_row(0, row, h, x, 0);
+                                wrong += y.nans(0, row, h) != (sees ? s.head_dim_v + 1 : 0);
+                            }
+                        CHECK_MSG(changed == 0 && wrong == 0,
+                                  "%s, groups of %lld, window %lld, page %lld, case %d, %lld rows: "
+                                  "%lld heads changed, %lld are wrong", santa_method_name(m), (long long)group,
+                                  (long long)window, (long long)page, what, (long long)q_len,
+                                  (long long)changed, (long long)wrong);
+                    }
+}
+
 /* Stats are those of the CPU; another run gives the same bits. */
 static void rows_stats(void) {
     NEED_DEVICE();
@@ -160,4 +273,6 @@ static const test_case row_cases[] = {{"rows_match_cpu", rows_match_cpu},
                                       {"rows_nan", rows_nan},
                                       {"rows_apart", rows_apart},
                                       {"rows_stats", rows_stats},
+                                      {"rows_of_a_copy", rows_of_a_copy},
+                                      {"rows_of_any_pass", rows_of_any_pass},
                                       {0, 0}};
