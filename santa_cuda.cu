@@ -9114,7 +9114,8 @@ __device__ __forceinline__ void rotate_query(const params &p, const unsigned (&r
     }
 }
 
-/* q of a head of query row `row` from p.q_index on, feature lane + 32 i, as it lies in memory. */
+/* q of a head of query row `row` from p.q_index on, feature lane + 32 i, as it lies in
+   memory. */
 template <int PIECES>
 __device__ __forceinline__ void load_raw_query(const params &p, int b, int row, int head,
                                                unsigned (&raw)[PIECES]) {
@@ -11090,9 +11091,9 @@ template <bool RANKS> struct copied_draws {
 
 /* Draws of one query head from the scores of the copy, their rows of K and V, the weights, the
    guard: out and lse.
-   Grid: (query head * CTAs of a cluster, batch * query rows, portion of the draws); the cluster's others
-   leave unless there is a rescue, which they share. A CTA of 8 warps, or of 4 where many CTAs
-   wait for room, each of which does what two of 8 do, in their order:
+   Grid: (query head * CTAs of a cluster, batch * query rows, portion of the draws); the
+   cluster's others leave unless there is a rescue, which they share. A CTA of 8 warps, or of 4
+   where many CTAs wait for room, each of which does what two of 8 do, in their order:
      scan     as k_gather; the keys read exactly join the total
      draw     a lane per tooth of the comb, 16 a warp of 8; a key is its first tooth's
      weigh    the drawn rows of K against q: e^s against e^s^

@@ -1033,6 +1033,8 @@ static void vattention_options(void) {
     GOOD_VATTENTION(o.vattention.heavy_tokens = 2; o.vattention.heavy_index = keys;
                     o.vattention.heavy_stride = 2);
     BAD_VATTENTION(ERR_OPTION_UNUSED, o.vattention.heavy_stride = 3);
+    BAD_VATTENTION(ERR_OPTION_UNUSED, o.vattention.heavy = no_keys; o.vattention.heavy_tokens = SANTA_NONE);
+    CHECK(!strcmp(santa_unused_option(&o), "vattention.heavy"));
     BAD_VATTENTION(ERR_HEAVY_INDEX, o.vattention.heavy_index = keys);
     BAD_VATTENTION(ERR_HEAVY_INDEX, o.vattention.heavy_stride = -1);
     BAD_VATTENTION(ERR_HEAVY_INDEX, o.vattention.heavy_tokens = SANTA_NONE;
@@ -1221,6 +1223,7 @@ static void proxy_copies(void) {
         EXPECT(status, santa_proxy_append(&a, LEN, NULL));                                                 \
     } while (0)
 #define NO_SIZE(change) do { reset_proxy(); change; CHECK_INT(santa_proxy_size(&a), 0); } while (0)
+    NO_SIZE(a.k.shape[1] = (int64_t)1 << 31; a.k.stride[1] = 0);
     EXPECT(ERR_NULL_ARGUMENT, santa_proxy_encode(NULL, 0, 1, NULL));
     EXPECT(ERR_NULL_ARGUMENT, santa_proxy_append(NULL, 1, NULL));
     EXPECT(ERR_PROXY_RANGE, santa_proxy_encode(&a, -1, 4, NULL));

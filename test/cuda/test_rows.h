@@ -186,16 +186,19 @@ static void rows_of_a_copy(void) {
                 for (santa_method m : {SANTA_PROP, SANTA_PPS, SANTA_TOP_K}) {
                     santa_options o = options(m, 32, STASHES[number % 3]);
                     o.scores = SANTA_SCORES_PROXY;
-                    if (m != SANTA_TOP_K) o.proxy.rescue_above = o.proxy.exact_above = SANTA_NONE;
+                    if (m != SANTA_TOP_K) {
+                        o.proxy.rescue_above = o.proxy.exact_above = SANTA_NONE;
+                        if (number % 5 == 2) o.dense_below = s.len - 1;        /* of some rows */
+                    }
                     compare_copies(p, o, &t, "rows");
                 }
             }
     check_totals(t, "rows of a copy");
 }
 
-/* A call of 1 or 5 rows, and of 4 more behind these, so that the last of the first ones is alone
-   in its pass or has company: it has the same bits. So it does beside what only the others see,
-   which shows in them: a NaN of K, a page that is gone. */
+/* A call of 1 or 5 rows, and of 4 more behind these, so that the last of the first ones is
+   alone in its pass or has company: it has the same bits. So it does beside what only the
+   others see, which shows in them: a NaN of K, a page that is gone. */
 static void rows_of_any_pass(void) {
     NEED_DEVICE();
     enum { CLEAN, OF_K, PAGE, KINDS };
@@ -242,9 +245,9 @@ static void rows_of_any_pass(void) {
                             }
                         CHECK_MSG(changed == 0 && wrong == 0,
                                   "%s, groups of %lld, window %lld, page %lld, case %d, %lld rows: "
-                                  "%lld heads changed, %lld are wrong", santa_method_name(m), (long long)group,
-                                  (long long)window, (long long)page, what, (long long)q_len,
-                                  (long long)changed, (long long)wrong);
+                                  "%lld heads changed, %lld are wrong", santa_method_name(m),
+                                  (long long)group, (long long)window, (long long)page, what,
+                                  (long long)q_len, (long long)changed, (long long)wrong);
                     }
 }
 

@@ -911,7 +911,7 @@ static inline void fuzz_build(fuzz_problem *p, const fuzz_spec *spec) {
         p->o.parallel_for  = fuzz_tasks;
         p->o.parallel_user = &p->order;
     }
-    if (s->predictor) {
+    if (s->predictor && p->o.vattention.heavy_tokens != SANTA_NONE) {
         p->o.vattention.heavy      = fuzz_predict;
         p->o.vattention.heavy_user = &p->s.predictor;
     }
