@@ -175,7 +175,7 @@ static void rows_of_a_copy(void) {
             for (int64_t q_len : {2, 4, 5, 19}) {
                 if (number++ % (on_emulator ? 9 : test_quick ? 3 : 1)) continue;
                 if (on_emulator && q_len > 5) continue;
-                /* the last whole blocks of the copy that rows read are others: 64 keys from the end */
+                /* 64 keys from their ends rows are on either side of a block's end */
                 ref_spec s = rows_spec(group, q_len, number % 5 ? 322 : 706, d, SANTA_BF16);
                 s.page_size = number % 3 == 0 ? 16 : number % 11 == 0 ? 48 : 0;
                 s.window    = number % 4 == 1 ? 170 : 0;
@@ -215,7 +215,7 @@ static void rows_of_any_pass(void) {
                         if (number % (on_emulator ? 11 : test_quick ? 3 : 1)) continue;
                         /* blocks of keys end at 320, at 316 or 319 where there are pages */
                         const int64_t page = what == PAGE || number % 2 ? 16 : 0, n = 318 + number % 3;
-                        /* that of row 1 begins with a page, so that row 0 alone sees the one before */
+                        /* row 1's begins with a page: row 0 alone sees the one before */
                         const int64_t window = has_window ? n - q_len + 1 - 159 : 0;
                         ref_spec s = rows_spec(group, q_len + 4, n + 4, 128, SANTA_BF16);
                         s.page_size = page;
