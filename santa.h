@@ -123,8 +123,8 @@
                      by their exact mass (section 3.3). S_t = floor(S (t+1)/T) - floor(S t/T)
                      for the t-th of the T tiles that have mass (largest score less than 87
                      below the row's), and at least 1, so when S < T there are T draws
-                     (stats.draws says how many). Unbiased. Needs about 16 times the draws of prop for the same
-                     error: light tiles draw as much as heavy ones.
+                     (stats.draws says how many). Unbiased. Needs about 16 times the draws of
+                     prop for the same error: light tiles draw as much as heavy ones.
    SANTA_TOP_K       softmax over the num_samples highest scores; ties go to the lower index.
                      Biased.
    SANTA_TOP_P       softmax over the fewest highest scores whose mass reaches top_p. Biased.
