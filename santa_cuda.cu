@@ -9023,6 +9023,7 @@ __device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const
 }
 
 /* A KV head's keys that are read exactly: CTA `id` has a part of them, for SLICE heads. */
+template <bool ROWS>
 __device__ __forceinline__ void take_always(const params &p, unsigned id, char *memory) {
     const unsigned slices = (unsigned)(p.group + SLICE - 1) / SLICE, part = id % FIXED_PARTS,
                    of = id / FIXED_PARTS / slices, slice = id / FIXED_PARTS - of * slices;
@@ -9032,7 +9033,7 @@ __device__ __forceinline__ void take_always(const params &p, unsigned id, char *
     t.head = t.kv * p.group + (int)slice * SLICE;
     t.heads = min(p.group - (int)slice * SLICE, (int)SLICE);
     t.row = (i64)t.b * p.heads + t.head;
-    t.q = take_row(p, t.b);
+    t.q = ROWS ? take_row(p, t.b) : 0;
     t.range = copied_range(p, t.b, t.q);
     draw_memory &s = *(draw_memory *)memory;        /* of which only its rows_memory is there */
     load_slice(p, s, t, 0);
@@ -9391,7 +9392,7 @@ k_proxy_scores(const __grid_constant__ params p) {
     const unsigned turn = p.by_fixed.quotient(id);
     if (id == turn * p.by_fixed.d && turn < p.fixed_ctas) {
         launch_dependents();
-        take_always(p, turn, (char *)slots);
+        take_always<ROWS>(p, turn, (char *)slots);
         return;
     }
     id -= min(turn + (id != turn * p.by_fixed.d), p.fixed_ctas);
