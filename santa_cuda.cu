@@ -17906,7 +17906,6 @@ struct geometry {
     i64 rows, dense_rows;                           /* query rows of a pass of k_scores, of k_dense */
     i64 work;                                       /* warps of a scores kernel */
     i64 items, fixed;                               /* of k_proxy_scores: batch * kv_heads * slices; CTAs */
-    i64 pass_heads;                                 /* slots of its slices */
     i64 together, teams;                            /* of k_draw: heads that draw together; of a sequence */
     i64 candidates, words, list_portions;           /* of vAttention: see va_params */
     i64 shared_words;                               /* a set's bits that fit in shared memory */
@@ -19305,14 +19304,18 @@ santa_status measure_teams(const santa_problem *problem, geometry *g) {
     return SANTA_OK;
 }
 
+/* Slots of a slice of k_proxy_scores: heads of a row, or of as many whole rows as fit. */
+i64 copy_slots_of(const geometry &g) {
+    return g.rows == 1 ? (i64)PASS_HEADS : PASS_HEADS / g.group * g.group;
+}
+
 /* What k_proxy_scores has; rows: query rows of a pass, at most. */
 santa_status measure_copy(const santa_problem *problem, i64 rows, geometry *g) {
     if (g->d > PROXY_DIM) return SANTA_ERR_BACKEND_SIZE;
     g->copy = copy_shape_of(&problem->a);
     g->rows = g->ranks || g->group > PASS_HEADS || rows < 1 ? 1 : rows;
     if (g->rows * g->batch > 65535) g->rows = 1;
-    g->pass_heads = g->rows == 1 ? (i64)PASS_HEADS : PASS_HEADS / g->group * g->group;
-    g->slices = ceil_div(g->group * g->rows, g->pass_heads);
+    g->slices = ceil_div(g->group * g->rows, copy_slots_of(*g));
     g->items = g->batch * g->kv_heads * g->slices;
     return g->items * g->blocks < INT32_MAX ? SANTA_OK
          : g->rows > 1                      ? measure_copy(problem, 1, g) : SANTA_ERR_BACKEND_SIZE;
@@ -19460,7 +19463,7 @@ template <int G, bool ROWS> cudaError_t launch_copy_scores(call &c) {
               bytes = ring > least ? ring : least;
     /* one wave of long CTAs; more of them, and shorter ones, once that is many blocks for a
        warp */
-    p.slice_heads = (int)c.g.pass_heads;
+    p.slice_heads = (int)copy_slots_of(c.g);
     p.slices = (int)ceil_div(p.group * p.rows, p.slice_heads);
     const i64 items = c.g.items / c.g.slices * p.slices, fixed = c.g.fixed / c.g.rows * p.rows;
     const i64 resident = ctas_at_once * (i64)c.card.multiprocessors,
@@ -20007,7 +20010,6 @@ santa_status measure_va(const santa_problem *problem, geometry *g) {
     if (problem->o.scores == SANTA_SCORES_PROXY) g->copy = copy_shape_of(&problem->a);
     g->slices = ceil_div(g->group, PASS_HEADS);
     g->rows = 1;
-    g->pass_heads = PASS_HEADS;
     g->items = g->batch * g->kv_heads * g->slices;
     g->work = g->items * g->blocks;
     g->scores = { ceil_div(g->work, SCORE_WARPS), 1, 1 };

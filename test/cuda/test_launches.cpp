@@ -936,8 +936,7 @@ static int64_t copied_rows(const problem &x) {
 static void check_copied_scores(const problem &x, const standin_launch &l, const params &p,
                                 const std::string &name) {
     const copy_of c = copy_block(x.a);
-    const bool draws = x.o.method != SANTA_TOP_K && x.o.method != SANTA_TOP_P
-                    && x.o.method != SANTA_VATTENTION;
+    const bool draws = x.o.method != SANTA_TOP_K && x.o.method != SANTA_TOP_P;
     const int64_t slices = copied_slices(p.group, p.rows),
                   pairs = x.a.q.shape[0] * x.a.k.shape[2], items = pairs * slices,
                   fixed = draws ? pairs * over(p.group, SLICE) * FIXED_PARTS * p.rows : 0;
