@@ -399,6 +399,7 @@
      order: with a dozen draws .7 of the error.
    - num_samples = SANTA_NONE: nothing is drawn, as published. What is not visited is missing:
      on diffuse heads the output is far off however much mass was visited, and lse is too small.
+     A row for which nothing is read, neither fixed keys nor a bucket's, is one without keys.
    - scores = SANTA_SCORES_PROXY, with a copy of K (see >>proxy): of the num_probes buckets (0 =
      a quarter of all) only the copy is read, and S keys are drawn from these and from the
      others. There the size of key j is max_h F_h p^_hj, F_h the sum of f_h over the probed
