@@ -932,6 +932,7 @@ enum { LIST_CTAS = 32, LIST_LEAST = 32 };           /* of a multiprocessor, of a
 /* The keys of one list, see >>list-kernel: i < count, then those of the ranges, then of
    pieces. */
 struct listed {
+    int b, row;                                     /* sequence and row, see take_row */
     const int *keys;
     const float *weights;
     int count, front, back, pieces, all;            /* entries; keys of ranges, of pieces */
@@ -2102,10 +2103,10 @@ __device__ __forceinline__ float power_for_f16(unsigned most, float &unscale) {
 
 template <typename K, int C, bool LO>
 __device__ __forceinline__ void load_query(const params &p, int b, int head, int heads,
-                                           query<K, C, LO> &q, int first_slot = 0) {
+                                           query<K, C, LO> &q, int first_slot = 0, int q_row = 0) {
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
     const slot_place slot = slot_of(p, first_slot + min(r, heads - 1));
-    const char *row = p.q + b * p.q_stride[0] + (p.q_index + slot.row) * p.q_stride[1]
+    const char *row = p.q + b * p.q_stride[0] + (p.q_index + q_row + slot.row) * p.q_stride[1]
                     + (head + slot.head) * p.q_stride[2];
     q.unscale = 1.0f;
     if (!LO && !eight_bits<K>) {                    /* same type as K: as it is */
@@ -2171,10 +2172,10 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
 /* A q in two parts, a piece at a time: little code, where such a q is rare. K has 16 bits. f16
    has not the range of such a q, whose largest number is looked for first. */
 template <typename K, int C>
-__device__ __forceinline__ void load_query_by_piece(const params &p, int b, int head, int heads,
-                                                    query<K, C, true> &q) {
+__device__ __forceinline__ void load_query_by_piece(const params &p, int b, int q_row, int head,
+                                                    int heads, query<K, C, true> &q) {
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
-    const char *row = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
+    const char *row = p.q + b * p.q_stride[0] + (p.q_index + q_row) * p.q_stride[1]
                     + (head + min(r, heads - 1)) * p.q_stride[2];
     q.unscale = 1.0f;
     float up = 1.0f;
@@ -4264,6 +4265,17 @@ __device__ __forceinline__ float *split_of(const params &p, int b, int head, int
 }
 __device__ __forceinline__ i64 split_pitch(const params &p) { return (i64)p.splits * (p.dv + 2); }
 
+/* Where a pass has several query rows of each sequence, p.rows, row r of sequence b counts as
+   sequence r * batch + b, and has its place in the workspace. b becomes the sequence; returns
+   the row. */
+__device__ __forceinline__ int take_row(const params &p, int &b) {
+    if (p.rows <= 1) return 0;
+    const int row = b / p.batch;
+    b -= row * p.batch;
+    return row;
+}
+__device__ __forceinline__ int place_of_row(const params &p, int b, int row) { return row * p.batch + b; }
+
 /* A head of query row p.q_index, or of p.rows from it on, which dense has in one pass. */
 struct row_head { int row, head; };
 __device__ __forceinline__ row_head row_head_of(const params &p, int at) {
@@ -4271,8 +4283,8 @@ __device__ __forceinline__ row_head row_head_of(const params &p, int at) {
     return { row, at - row * (int)p.heads };
 }
 /* The partial results of such a head, p.splits of them. */
-__device__ __forceinline__ i64 splits_before(const params &p, int b, int at) {
-    return ((i64)b * p.heads * p.rows + at) * p.splits;
+__device__ __forceinline__ i64 splits_before(const params &p, int b, int row, int head) {
+    return ((i64)place_of_row(p, b, row) * p.heads + head) * p.splits;
 }
 
 /* The warps' maxima and denominators beside their sums in merge[WARPS], then all of it as this
@@ -4323,12 +4335,13 @@ __device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUM
 template <bool RESTS, typename F>
 __device__ __forceinline__ void write_joined(const params &p, int b, int head, int row, float m, double all,
                                              bool tells, F columns) {
+    const int place = place_of_row(p, b, row);
     row += p.q_index;
     /* the mass beside which a sink stands */
     double whole = all;
     const float listed = m;
     if (RESTS && p.list_rest) {
-        const rest_mass rest = p.list_rest[(i64)b * p.heads + head];
+        const rest_mass rest = p.list_rest[(i64)place * p.heads + head];
         if (rest.sum != 0.0) {                      /* its top is of sums that round otherwise */
             const float top = fmaxf(m, rest.top);
             whole = all * (double)pow2(m - top) + rest.sum * (double)pow2(rest.top - top);
@@ -4999,7 +5012,7 @@ k_dense(const __grid_constant__ params p) {
                               (int)threadIdx.x - half * 32 * RINGS, [&](int g) {
             if (shares_rows) {
                 const slot_place slot = slot_of(p, first_slot(n) + g);
-                return p.partial + (splits_before(p, b, slot.row * (int)p.heads + head + slot.head) + place)
+                return p.partial + (splits_before(p, b, slot.row, head + slot.head) + place)
                                        * (p.dv + 2);
             }
             return (n ? to + p.slice_heads * pitch : to) + g * pitch;
@@ -5431,35 +5444,38 @@ __device__ __forceinline__ void set_ranges(const list_range &range, listed &x) {
     x.from = range.to;
     x.to = range.from;
 }
-/* What is known before the list is; then the rest. */
-__device__ __forceinline__ listed begin_list(const params &p, int b, int item) {
+/* What is known before the list is; then the rest. place: of the list's sequence, see
+   take_row. */
+__device__ __forceinline__ listed begin_list(const params &p, int place, int item) {
     listed x;
-    const i64 at = p.list_batch * b + p.list_pitch * item;
-    key_range(p, b, x.begin, x.end, x.position);
-    x.len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
+    const i64 at = p.list_batch * place + p.list_pitch * item;
+    x.b = place;
+    x.row = take_row(p, x.b);
+    key_range(p, x.b, x.begin, x.end, x.position, 1, x.row);
+    x.len = p.seq_lens ? min(max(p.seq_lens[x.b], 0), p.capacity) : p.capacity;
     x.keys = p.list + at;
     x.weights = p.list_weights ? p.list_weights + at : nullptr;
     x.count = x.front = x.back = x.pieces = x.piece_count = x.head = 0;
     if (p.list_early) {
-        set_ranges(far_keys(p, b, item * p.list_heads / p.group, x.begin, x.end), x);
+        set_ranges(far_keys(p, x.b, item * p.list_heads / p.group, x.begin, x.end), x);
         x.head = (x.front + x.back + p.list_keys - 1) / p.list_keys * p.list_keys;
     }
     x.all = x.front + x.back;
     return x;
 }
-__device__ __forceinline__ void see_list(const params &p, int b, int item, listed &x) {
-    x.count = p.list_lens ? min(max(p.list_lens[p.lens_batch * b + item], 0), p.list_most) : p.list_most;
-    if (p.list_ranges && !p.list_early) set_ranges(p.list_ranges[p.ranges_batch * b + item], x);
+__device__ __forceinline__ void see_list(const params &p, int place, int item, listed &x) {
+    x.count = p.list_lens ? min(max(p.list_lens[p.lens_batch * place + item], 0), p.list_most) : p.list_most;
+    if (p.list_ranges && !p.list_early) set_ranges(p.list_ranges[p.ranges_batch * place + item], x);
     if (p.lists_all) x.front = x.end - x.begin;
-    const list_pieces pieces = p.pieces ? p.pieces[p.ranges_batch * b + item] : list_pieces{ 0, 0 };
+    const list_pieces pieces = p.pieces ? p.pieces[p.ranges_batch * place + item] : list_pieces{ 0, 0 };
     x.pieces = pieces.keys;
     x.piece_count = pieces.count;
     x.all = x.count + x.front + x.back + x.pieces;
     x.places = x.head ? x.head + x.count + x.pieces : x.all;
 }
-__device__ __forceinline__ listed listed_keys(const params &p, int b, int item) {
-    listed x = begin_list(p, b, item);
-    see_list(p, b, item, x);
+__device__ __forceinline__ listed listed_keys(const params &p, int place, int item) {
+    listed x = begin_list(p, place, item);
+    see_list(p, place, item, x);
     return x;
 }
 
@@ -5469,14 +5485,15 @@ __device__ __forceinline__ int part_keys(const params &p, int places) {
 }
 
 /* How many splits a head has; -1: its row has been drawn. */
-__device__ __forceinline__ int splits_to_join(const params &p, int b, int head) {
+__device__ __forceinline__ int splits_to_join(const params &p, int b, int row, int head) {
     int begin, end, position;
     if (p.is_short && !is_short_row(p, b, begin, end)) {
         if (is_first_cta()) wait_for_previous();    /* see launch_short */
         return -1;
     }
     if (p.list_heads) {                             /* k_list's CTAs have seen the lists complete */
-        const int places = listed_keys(p, b, head / p.list_heads).places, keys = part_keys(p, places);
+        const int places = listed_keys(p, place_of_row(p, b, row), head / p.list_heads).places,
+                  keys = part_keys(p, places);
         return (places + keys - 1) / keys;
     }
     if (p.tile_splits) {
@@ -5499,10 +5516,10 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     SHARED(shared, combine_memory);
     const int b = blockIdx.y, tid = threadIdx.x, quarter = tid / 128, k = blockIdx.z * 128 + tid % 128;
     const auto [row, head] = row_head_of(p, (int)blockIdx.x);
-    const int last = splits_to_join(p, b, head), column = min(k, p.dv - 1);
+    const int last = splits_to_join(p, b, row, head), column = min(k, p.dv - 1);
     if (last < 0) return;
     const i64 pitch = p.dv + 2 + p.pad;
-    const float *partial = p.partial + splits_before(p, b, (int)blockIdx.x) * pitch;
+    const float *partial = p.partial + splits_before(p, b, row, head) * pitch;
     if (tid == 0) prefetch((const char *)partial);
     /* splits of a quarter at a time: a short list's are dealt evenly */
     const int each = p.list_heads ? (min(last, 128) + 3) / 4 : 32;
@@ -5573,10 +5590,10 @@ __global__ void __launch_bounds__(256, 4) k_combine_few(const __grid_constant__ 
               column = (int)blockIdx.z * 128 + lane;
     if (at >= p.heads * p.rows) return;             /* of a CTA the first warp has one, and waits */
     const auto [row, head] = row_head_of(p, at);
-    const int last = splits_to_join(p, b, head), each = p.list_heads ? (last + 3) / 4 : 32;
+    const int last = splits_to_join(p, b, row, head), each = p.list_heads ? (last + 3) / 4 : 32;
     if (last < 0) return;
     const i64 pitch = p.dv + 2 + p.pad;
-    const float *const partial = p.partial + splits_before(p, b, at) * pitch;
+    const float *const partial = p.partial + splits_before(p, b, row, head) * pitch;
     wait_for_previous();
     const float top = lane < last ? partial[lane * pitch + p.dv] : MASKED,
                 mass = lane < last ? partial[lane * pitch + p.dv + 1] : 0.0f;
@@ -6253,7 +6270,7 @@ __device__ __forceinline__ void write_tile(const params &p, const tile &t, int m
         i64 step = p.out_stride[3];
         const bool is_part = p.tile_splits && tile_splits_of(p, t.b).count > 1;
         if (is_part) {
-            float *const to = p.partial + (p.dv + 2) * (splits_before(p, t.b, q.row * (int)p.heads + q.head)
+            float *const to = p.partial + (p.dv + 2) * (splits_before(p, t.b, q.row, q.head)
                                                         + place_of_tile(p).split);
             if (tells) { to[p.dv] = highest; to[p.dv + 1] = sum; }
             out = (char *)(to + t.column + 2 * c);
@@ -8673,16 +8690,6 @@ __device__ __forceinline__ proxy_range copied_range(const params &p, int b, int 
     r.to = (int)((unsigned)(most >> p.copy.shift) << p.copy.shift);
     if (r.to <= r.from) r.from = r.to = r.end;
     return r;
-}
-
-/* Where a pass has several query rows of each sequence, p.rows, row r of sequence b counts as
-   sequence r * batch + b, and has its place in the workspace. b becomes the sequence; returns
-   the row. */
-__device__ __forceinline__ int take_row(const params &p, int &b) {
-    if (p.rows <= 1) return 0;
-    const int row = b / p.batch;
-    b -= row * p.batch;
-    return row;
 }
 
 /* What q . k becomes: in base 2. ago: the key's place, counted from the row's position. */
@@ -12029,8 +12036,8 @@ template <int N> struct copies { enum { COUNT = N }; };
      emit    the numbers of marked keys, behind those of the CTAs before
    A last bin of more than 512 keys, as of equal scores, is divided by further passes. Masses
    are counted in whole numbers, so that their sums do not depend on order.
-   Grid: (query head * CTAs of a cluster, batch); a CTA has a part of the head's blocks. A warp
-   takes 16 blocks, of which it reads those that may count, 16 bytes a lane.
+   Grid: (query head * CTAs of a cluster, sequences of a pass, see take_row); a CTA has a part
+   of the head's blocks. A warp takes 16 blocks, of which it reads those that may count, 16 bytes a lane.
    Reads, per CTA: blocks * 8 bytes, its part of the stash twice; writes the keys.
    Latency-bound: 24 us on an H200 if keys are few. Where all multiprocessors have many, by
    instructions: for 32 keys 31 of a warp where scores are bytes, 47 where they are f32.
@@ -12040,15 +12047,16 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
     enum { WARPS = SELECT_WARPS, KEYS = BYTES ? 16 : 4, LANES = BLOCK / KEYS, PER = 32 / LANES };
     enum { AHEAD = BYTES ? 2 : 4, LAST = SELECT_BINS - 1 };
     const int cluster = 1 << p.cluster_shift, cta = cluster > 1 ? cta_in_cluster() : 0;
-    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), b = blockIdx.y,
+    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(),
               head = (int)(blockIdx.x >> p.cluster_shift);
-    const i64 row = (i64)b * p.heads + head;
-    int begin, end, position, from, to;
-    key_range(p, b, begin, end, position);
+    const i64 row = (i64)blockIdx.y * p.heads + head;
+    int b = (int)blockIdx.y, begin, end, position, from, to;
+    const int q_row = take_row(p, b);
+    key_range(p, b, begin, end, position, 1, q_row);
     from = begin;
     to = end;
     if (p.proxy) {
-        const proxy_range range = copied_range(p, b);
+        const proxy_range range = copied_range(p, b, q_row);
         from = range.from;
         to = range.to;
     }
@@ -12719,13 +12727,13 @@ __device__ __forceinline__ int portion_end(const params &p, const va_row &x, int
 
 /* q of k_list in two parts, unless one holds it: then the other one is 0. */
 template <typename K, int CHUNKS>
-__device__ __forceinline__ void load_list_query(const params &p, int b, int head, int heads, bool two,
-                                                query<K, CHUNKS, true> &q) {
-    if (two && !eight_bits<K>) load_query_by_piece(p, b, head, heads, q);
-    else if (two) load_query(p, b, head, heads, q);
+__device__ __forceinline__ void load_list_query(const params &p, int b, int q_row, int head, int heads,
+                                                bool two, query<K, CHUNKS, true> &q) {
+    if (two && !eight_bits<K>) load_query_by_piece(p, b, q_row, head, heads, q);
+    else if (two) load_query(p, b, head, heads, q, 0, q_row);
     else {
         query<K, CHUNKS, false> same;
-        load_query(p, b, head, heads, same);
+        load_query(p, b, head, heads, same, 0, q_row);
 #pragma unroll
         for (int i = 0; i < 2 * CHUNKS; i++)
             for (int k = 0; k < 2; k++) { q.hi[i][k] = same.hi[i][k]; q.lo[i][k] = 0; }
@@ -12883,8 +12891,8 @@ __device__ __forceinline__ void end_part(const params &p, const M &s, float *at_
 }
 
 /* The tuned kernel: everything on tensor cores, for up to 8 query heads.
-   Grid: (part of a list, list x slice of 8 heads, batch). A CTA has every gridDim.x'th part, of
-   p.list_keys keys: what parts sum up to does not depend on whose they are. With p.list_early a
+   Grid: (part of a list, list x slice of 8 heads, sequences of a pass, see take_row). A CTA has
+   every gridDim.x'th part, of p.list_keys keys: what parts sum up to does not depend on whose they are. With p.list_early a
    part of the ranges has a CTA to itself, which does not wait for the list. Parts past the end
    of a list leave at once. A warp has 16 keys of a part:
      rows     entries, then all rows of K and V on their way together
@@ -12914,7 +12922,7 @@ k_list(const __grid_constant__ params p) {
         b_index = of / gridDim.y;
         y_index = of - b_index * gridDim.y;
     }
-    const int b = (int)b_index, item = (int)p.by_slices.quotient(y_index),
+    const int place = (int)b_index, item = (int)p.by_slices.quotient(y_index),
               slice = (int)y_index - item * p.slices;
     const int head = item * p.list_heads + slice * PASS_HEADS,
               heads = min(p.list_heads - slice * PASS_HEADS, (int)PASS_HEADS),
@@ -12922,7 +12930,8 @@ k_list(const __grid_constant__ params p) {
     if (p.va.pass) launch_dependents();             /* as a rule there is nothing more */
     int part = (int)first_part, end = 0;            /* of the parts */
     int at = part * KEYS + 16 * warp + (lane & 15);
-    listed x = begin_list(p, b, item);
+    listed x = begin_list(p, place, item);
+    const int b = x.b;
     /* parts of the ranges are over before the list is there, where the other CTAs are enough
        for it */
     const int heads_parts = x.head / KEYS, others = (int)gridDim.x - heads_parts;
@@ -12931,7 +12940,7 @@ k_list(const __grid_constant__ params p) {
     query<K, CHUNKS, true> q;
     /* q in two parts, unless one holds it */
     const bool two = eight_bits<K> ? p.q_type == SANTA_F32 : p.q_type != p.k_type;
-    load_list_query(p, b, head, heads, two, q);
+    load_list_query(p, b, x.row, head, heads, two, q);
     piece_window window = { nullptr, nullptr, { 0, 0 } };
     raw_entry next = { -1, 0.0f };
     va_row row = {};
@@ -12955,8 +12964,8 @@ k_list(const __grid_constant__ params p) {
     listed_key own = { -1, NO_ROW, NO_ROW, MASKED };
     bool is_seen = before;                          /* the list */
     if (p.list_early && threadIdx.x == 0 && !before) {
-        prefetch((const char *)(p.pieces + p.ranges_batch * b + item));
-        prefetch((const char *)split_of(p, b, head, part));
+        prefetch((const char *)(p.pieces + p.ranges_batch * place + item));
+        prefetch((const char *)split_of(p, place, head, part));
     }
     if (before) {
         x.places = x.head;
@@ -12975,10 +12984,10 @@ k_list(const __grid_constant__ params p) {
             /* asked for before the number of entries is there */
             next = load_entry(p, x.keys, x.weights, at - x.head);
             window = load_pieces(p, b, item, kv);
-            see_list(p, b, item, x);
+            see_list(p, place, item, x);
             end = (x.places + KEYS - 1) / KEYS;
             if (p.va.rows) {
-                row = p.va.rows[(i64)b * p.kv_heads + item];
+                row = p.va.rows[(i64)place * p.kv_heads + item];
                 const int skipped = first_portion(p, row, p.va.pass);
                 part += skipped;
                 at += skipped * KEYS;
@@ -13024,7 +13033,7 @@ k_list(const __grid_constant__ params p) {
         __syncthreads();
 
         const int state = p.dv + (p.va.rows ? 4 : 2);
-        float *out = p.partial + (((i64)b * p.heads + head) * p.splits + part) * state;
+        float *out = p.partial + (((i64)place * p.heads + head) * p.splits + part) * state;
         const i64 pitch = (i64)p.splits * state;                    /* from head to head */
         float acc[TILES][4];
 #pragma unroll
@@ -13800,21 +13809,22 @@ __global__ void __launch_bounds__(GROUP_THREADS, 1) k_list_groups(const __grid_c
 }
 
 /* What k_list does not take: any type, stride and width, see k_dense_plain; scales of rows.
-   Grid: (split, list x slice of 4 heads x 256 columns of V, batch). Each of 4 warps owns every
-   fourth 4 keys of its split: the lanes share a key's features, then a row's columns. Bound by
+   Grid: (split, list x slice of 4 heads x 256 columns of V, sequences of a pass, see take_row).
+   Each of 4 warps owns every fourth 4 keys of its split: the lanes share a key's features, then a row's columns. Bound by
    latency; nothing here is tuned. Barrier: for the warps' sums, in write_split. */
 __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_constant__ params p) {
     enum { GS = PLAIN_HEADS, COLUMNS = 256, EACH = COLUMNS / 32, KEYS = LIST_PLAIN_KEYS };
     SHARED(shared, list_plain_memory);
     const int lane = threadIdx.x & 31, warp = this_warp(), c = lane & 3;
-    const int pieces = (p.dv + COLUMNS - 1) / COLUMNS, b = blockIdx.z;
+    const int pieces = (p.dv + COLUMNS - 1) / COLUMNS, place = (int)blockIdx.z;
     const int column = (int)(blockIdx.y % pieces) * COLUMNS, slice = (int)(blockIdx.y / pieces) % p.slices,
               item = (int)(blockIdx.y / pieces) / p.slices;
     const int head = item * p.list_heads + slice * GS, heads = min(p.list_heads - slice * GS, (int)GS),
               kv = head / p.group;
     wait_for_previous();
-    const piece_window window = load_pieces(p, b, item, kv);
-    const listed x = listed_keys(p, b, item);
+    const piece_window window = load_pieces(p, place, item, kv);
+    const listed x = listed_keys(p, place, item);
+    const int b = x.b;
 #pragma unroll 1
     for (int part = blockIdx.x; part * p.list_keys < x.all; part += (int)gridDim.x) {
         const int from = part * p.list_keys, to = min(from + p.list_keys, x.all);
@@ -13849,7 +13859,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_co
                 float q[GS];
 #pragma unroll
                 for (int h = 0; h < GS; h++)
-                    q[h] = load_any(p.q_type, p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
+                    q[h] = load_any(p.q_type, p.q + b * p.q_stride[0] + (p.q_index + x.row) * p.q_stride[1]
                                                   + (head + min(h, heads - 1)) * p.q_stride[2]
                                                   + f * p.q_stride[3]);
 #pragma unroll
@@ -13912,7 +13922,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_co
             for (int k = 0; k < EACH; k++) shared.merge[warp].head[h][lane + 32 * k] = acc[h][k];
         const float tops[2] = { c & 1 ? top[2] : top[0], c & 1 ? top[3] : top[1] },
                     dens[2] = { c & 1 ? den[2] : den[0], c & 1 ? den[3] : den[1] };
-        write_split<DENSE_WARPS>(p, shared.merge, tops, dens, heads, split_of(p, b, head, part),
+        write_split<DENSE_WARPS>(p, shared.merge, tops, dens, heads, split_of(p, place, head, part),
                                  split_pitch(p), column, (int)threadIdx.x);
         __syncthreads();                                /* merge is free again */
     }
@@ -13950,17 +13960,21 @@ __global__ void __launch_bounds__(256) k_list_stats(const __grid_constant__ para
      budget   how many more keys the group's most demanding head asks for, and which
      attend   sums over more keys
      result   out, lse and the audit
+   Where a grid has the batch it has the sequences of a pass, see take_row.
    A row of a KV head has one list of keys: first those that are read exactly, then the sample,
    each part in ascending order but the base sample before the rest. It is read in portions of
    p.list_keys keys that never hold keys of two parts. */
 
 /* A row's keys: [begin, lo) and [lo + mid, end) are read exactly, those between are chosen
-   from. */
-struct middle { int begin, end, position, lo, mid; };
+   from. b, row: its sequence and which row of a pass it is, see take_row; place: as what it has
+   its part of the workspace. */
+struct middle { int b, row, begin, end, position, lo, mid; };
 
-__device__ __forceinline__ middle middle_of(const params &p, int b) {
+__device__ __forceinline__ middle middle_of(const params &p, int place) {
     middle r;
-    key_range(p, b, r.begin, r.end, r.position);
+    r.b = place;
+    r.row = take_row(p, r.b);
+    key_range(p, r.b, r.begin, r.end, r.position, 1, r.row);
     const int n = r.end - r.begin, sinks = min(p.va.sink_tokens, n),
               local = min(p.va.local_tokens, n - sinks);
     r.lo = r.begin + sinks;
@@ -14144,24 +14158,24 @@ __device__ __noinline__ void choose_heavy(choose_memory &s, const middle &r, uns
 }
 
 /* The exact score of a key, by a warp: for few keys, or rarely. */
-__device__ __noinline__ float exact_score(const params &p, int b, int head, int key, int position) {
-    const i64 at = row_offset(p, p.k_stride, b, key);
-    const char *q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + head * p.q_stride[2],
+__device__ __noinline__ float exact_score(const params &p, const middle &r, int head, int key) {
+    const i64 at = row_offset(p, p.k_stride, r.b, key);
+    const char *q = p.q + r.b * p.q_stride[0] + (p.q_index + r.row) * p.q_stride[1] + head * p.q_stride[2],
                *k = p.k + (at == NO_ROW ? 0 : at + head / p.group * p.k_stride[2]);
     float sum = 0.0f;
     for (int f = threadIdx.x & 31; f < p.d; f += 32)
         sum += load_any(p.q_type, q + f * p.q_stride[3]) * load_coded(p.k_type, k, f, p.k_stride[3]);
 #pragma unroll
     for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
-    sum *= key_scale(p, b, head / p.group, key);
-    return at == NO_ROW ? __int_as_float(0x7fc00000) : finished_score(p, head, sum, key - position);
+    sum *= key_scale(p, r.b, head / p.group, key);
+    return at == NO_ROW ? __int_as_float(0x7fc00000) : finished_score(p, head, sum, key - r.position);
 }
 
 /* Exact scores of the keys from .. to - 1 of the middle. */
-__device__ __noinline__ void score_exactly(const params &p, const middle &r, int b, int head, int from,
-                                           int to, float *scores) {
+__device__ __noinline__ void score_exactly(const params &p, const middle &r, int head, int from, int to,
+                                           float *scores) {
     for (int j = from + (int)(threadIdx.x >> 5); j < to; j += CHOOSE / 32) {
-        const float x = exact_score(p, b, head, j, r.position);
+        const float x = exact_score(p, r, head, j);
         if ((threadIdx.x & 31) == 0) scores[j] = x;
     }
 }
@@ -14205,21 +14219,21 @@ __device__ __noinline__ void list_drawn(set_memory &s, const key_set &set, bool 
 
 /* Word `at` of stream 2 and the three behind it; at is a multiple of four: see >>random in
    santa.h. */
-__device__ __forceinline__ uint4 sample_words(const params &p, u64 key, int kv, u64 at) {
+__device__ __forceinline__ uint4 sample_words(const params &p, u64 key, int row, int kv, u64 at) {
     const u64 quad = at / 4;
-    return philox(key, (unsigned)quad, random_head(p, kv * p.group), (unsigned)p.q_index,
+    return philox(key, (unsigned)quad, random_head(p, kv * p.group), (unsigned)(p.q_index + row),
                   2u + ((unsigned)(quad >> 32) << 8));
 }
 
 /* The places of words from .. to - 1 of stream 2 are taken; returns how many were not before,
    of this thread. By a CTA. */
-__device__ __forceinline__ unsigned take_places(const params &p, const key_set &set, u64 key, int kv,
-                                                u64 from, u64 to) {
+__device__ __forceinline__ unsigned take_places(const params &p, const key_set &set, u64 key, int row,
+                                                int kv, u64 from, u64 to) {
     const unsigned size = (unsigned)set.mid, uneven = (0u - size) % size;
     unsigned new_ones = 0;
 #pragma unroll 1
     for (u64 at = from / 4 * 4 + 4u * threadIdx.x; at < to; at += 4 * CHOOSE) {
-        const uint4 x = sample_words(p, key, kv, at);
+        const uint4 x = sample_words(p, key, row, kv, at);
         const unsigned w[4] = { x.x, x.y, x.z, x.w };
 #pragma unroll
         for (int k = 0; k < 4; k++) {
@@ -14238,18 +14252,19 @@ __device__ __forceinline__ unsigned take_places(const params &p, const key_set &
    or, if that is true, all others are. As long as all words of a round are needed whatever they
    say, their order is none; the last ones go by warps, in order. `early` words of the first
    round have been taken before, `had` new ones. */
-__device__ __noinline__ bool draw_keys(const params &p, set_memory &s, const key_set &set, int b, int kv,
-                                       int count, int left, unsigned early, unsigned had, u64 *at) {
+__device__ __noinline__ bool draw_keys(const params &p, set_memory &s, const key_set &set, const middle &r,
+                                       int kv, int count, int left, unsigned early, unsigned had,
+                                       u64 *at) {
     const int tid = threadIdx.x, lane = tid & 31;
     const unsigned size = (unsigned)set.mid, uneven = (0u - size) % size;
     const bool rest = count > left - count;         /* then those that stay out are drawn */
-    const u64 key = row_key<1>(p, b);
+    const u64 key = row_key<1>(p, r.b);
     int draws = rest ? left - count : count;
     u64 index = *at;
     __syncthreads();
     while (draws > 64) {
         const u64 end = index + (unsigned)draws;
-        unsigned new_ones[1] = { take_places(p, set, key, kv, index + early, end) };
+        unsigned new_ones[1] = { take_places(p, set, key, r.row, kv, index + early, end) };
         cta_sums<1>(s, new_ones);
         index = end;
         draws -= (int)(new_ones[0] + had);
@@ -14258,7 +14273,7 @@ __device__ __noinline__ bool draw_keys(const params &p, set_memory &s, const key
     if (tid < 32) {
         while (draws > 0) {
             const u64 mine = index + (unsigned)lane;
-            const uint4 x = sample_words(p, key, kv, mine);
+            const uint4 x = sample_words(p, key, r.row, kv, mine);
             const unsigned word = mine & 2 ? mine & 1 ? x.w : x.z : mine & 1 ? x.y : x.x;
             const u64 wide = (u64)word * size;
             const unsigned place = (unsigned)(wide >> 32), bit = 1u << (place & 31),
@@ -14294,16 +14309,16 @@ __device__ __forceinline__ key_set set_of(const params &p, i64 item, const middl
 
 /* The set of a KV head is empty, then the caller's heavy tokens of its query heads are in
    it. */
-__device__ __forceinline__ void mark_callers(const params &p, const middle &r, int b, int kv) {
-    unsigned *const bits = p.va.bits + ((i64)b * p.kv_heads + kv) * p.va.words;
+__device__ __forceinline__ void mark_callers(const params &p, const middle &r, int place, int kv) {
+    unsigned *const bits = p.va.bits + ((i64)place * p.kv_heads + kv) * p.va.words;
     const int tid = threadIdx.x;
 #pragma unroll 1
     for (int i = tid; i < (r.mid + 127) / 128; i += CHOOSE) *((uint4 *)bits + i) = make_uint4(0, 0, 0, 0);
     __syncthreads();
 #pragma unroll 1
     for (int g = 0; p.va.index && g < p.group; g++) {
-        const i64 place = result_of(p, b, p.q_index, kv * p.group + g);
-        const int *index = p.va.index + place * p.va.index_stride;
+        const i64 result = result_of(p, r.b, p.q_index + r.row, kv * p.group + g);
+        const int *index = p.va.index + result * p.va.index_stride;
         for (int i = tid; i < p.va.heavy_tokens; i += CHOOSE) {
             const int key = index[i];
             if (key >= r.lo && key < r.lo + r.mid) mark(r, bits, key);
@@ -14476,8 +14491,8 @@ __device__ __forceinline__ bool is_last_of(choose_memory &s, va_counts &head, un
 
 /* The set of a KV head anew, by exact scores of all of the middle; `counts` of the group's
    heads. */
-__device__ __forceinline__ void choose_exactly(const params &p, choose_memory &s, const middle &r, int b,
-                                               int kv, va_counts *counts, unsigned *bits, u64 *room,
+__device__ __forceinline__ void choose_exactly(const params &p, choose_memory &s, const middle &r,
+                                               int place, int kv, va_counts *counts, unsigned *bits, u64 *room,
                                                unsigned want) {
     const int tid = threadIdx.x, end = r.lo + r.mid;
 #pragma unroll 1
@@ -14485,15 +14500,15 @@ __device__ __forceinline__ void choose_exactly(const params &p, choose_memory &s
 #pragma unroll 1
     for (int g = 0; g < p.group; g++) {
         const int h = kv * p.group + g;
-        float *all = (float *)p.stash + stash_entry(p, b, h, 0);
-        score_exactly(p, r, b, h, r.lo, end, all);
+        float *all = (float *)p.stash + stash_entry(p, place, h, 0);
+        score_exactly(p, r, h, r.lo, end, all);
         __threadfence();
         __syncthreads();
         bool worse = false;
 #pragma unroll 1
         for (int j = r.lo + tid; j < end; j += CHOOSE) worse |= !(all[j] < INFINITY);
         const int any = __syncthreads_or(worse);
-        if (tid == 0) counts[(i64)b * p.heads + h].bad = (unsigned)any;
+        if (tid == 0) counts[(i64)place * p.heads + h].bad = (unsigned)any;
         choose_heavy(s, r, bits, all, nullptr, r.mid, room, want, (u64)sortable(MASK_LIMIT) << 32, ~(u64)0);
     }
 }
@@ -14515,23 +14530,23 @@ __device__ __forceinline__ void choose_exactly(const params &p, choose_memory &s
 __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__ params p) {
     DYNAMIC_SHARED(room);                           /* keys, then a head's candidates */
     SHARED(s, choose_memory);
-    const int tid = threadIdx.x, b = blockIdx.z;
-    const middle r = middle_of(p, b);
+    const int tid = threadIdx.x, place = blockIdx.z;
+    const middle r = middle_of(p, place);
     launch_dependents();
     if (!p.va.by_scores) {
-        mark_callers(p, r, b, blockIdx.y);
+        mark_callers(p, r, place, blockIdx.y);
         return;
     }
     const int head = blockIdx.y, kv = head / p.group, want = heavy_of(p, r), end = r.lo + r.mid,
               each = p.va.choose_keys, first = (int)blockIdx.x * each, from = max(first, r.lo),
               to = first < end ? first + min(end - first, each) : first;
-    const i64 row = (i64)b * p.heads + head, item = (i64)b * p.kv_heads + kv;
-    float *const scores = (float *)p.stash + stash_entry(p, b, head, 0);
+    const i64 row = (i64)place * p.heads + head, item = (i64)place * p.kv_heads + kv;
+    float *const scores = (float *)p.stash + stash_entry(p, place, head, 0);
     va_counts *const counts = (va_counts *)p.arrived;
     unsigned *const bits = p.va.bits + item * p.va.words;
     int copied_from = r.lo, copied_to = end;
     if (p.va.by_copy) {
-        const proxy_range c = copied_range(p, b);
+        const proxy_range c = copied_range(p, r.b, r.row);
         copied_from = min(max(c.from, r.lo), end);
         copied_to = max(min(c.to, end), copied_from);
     }
@@ -14547,8 +14562,8 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
     wait_for_previous();                            /* by all: what is next builds on it */
     if (!want || from >= to) return;
     if (from < copied_from || to > copied_to) {
-        score_exactly(p, r, b, head, from, min(to, copied_from), scores);
-        score_exactly(p, r, b, head, max(from, copied_to), to, scores);
+        score_exactly(p, r, head, from, min(to, copied_from), scores);
+        score_exactly(p, r, head, max(from, copied_to), to, scores);
         __syncthreads();
     }
 
@@ -14604,7 +14619,7 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
     unsigned wrong = 0;
 #pragma unroll 1
     for (int g = 0; s.ends_group && g < p.group; g++)
-        wrong |= __ldcg(&counts[(i64)b * p.heads + kv * p.group + g].bad);
+        wrong |= __ldcg(&counts[(i64)place * p.heads + kv * p.group + g].bad);
     if (!wrong) {
         if (tid == 0) { __threadfence(); atomicAdd(heads_done, 0x10000u); }
         return;
@@ -14613,7 +14628,7 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
     __threadfence();
     __syncthreads();
     if (tid == 0) *heads_done = 0;                  /* all keys have been looked at */
-    choose_exactly(p, s, r, b, kv, counts, bits, (u64 *)room, (unsigned)want);
+    choose_exactly(p, s, r, place, kv, counts, bits, (u64 *)room, (unsigned)want);
 }
 
 /* The base sample of `left` keys, unless that is all of them. */
@@ -14630,9 +14645,9 @@ __device__ __forceinline__ int base_of(const params &p, int left) {
 __global__ void __launch_bounds__(CHOOSE) k_va_fill(const __grid_constant__ params p) {
     DYNAMIC_SHARED(room);
     SHARED(s, set_memory);
-    const int tid = threadIdx.x, kv = blockIdx.y, b = blockIdx.z;
-    const i64 item = (i64)b * p.kv_heads + kv;
-    const middle r = middle_of(p, b);
+    const int tid = threadIdx.x, kv = blockIdx.y, place = blockIdx.z;
+    const i64 item = (i64)place * p.kv_heads + kv;
+    const middle r = middle_of(p, place);
     const int n = r.end - r.begin, sinks = r.lo - r.begin, local = n - sinks - r.mid;
     const key_set set = set_of(p, item, r, p.va.bits, (unsigned *)room);
     const bool is_shared = p.va.shared_words >= p.va.words;
@@ -14650,7 +14665,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_fill(const __grid_constant__ para
 #pragma unroll 1
         for (int i = tid; i < set.fours; i += CHOOSE) *((uint4 *)set.taken + i) = make_uint4(0, 0, 0, 0);
         __syncthreads();
-        if (early) take_places(p, set, row_key<1>(p, b), kv, 0, early);
+        if (early) take_places(p, set, row_key<1>(p, r.b), r.row, kv, 0, early);
     }
     wait_for_previous();
     __syncthreads();
@@ -14681,7 +14696,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_fill(const __grid_constant__ para
     int base = base_of(p, residual);
     u64 at = 0;
     bool rest = true;                               /* the sample is all that is not taken */
-    if (base < residual) rest = draw_keys(p, s, set, b, kv, base, residual, early, sums[2], &at);
+    if (base < residual) rest = draw_keys(p, s, set, r, kv, base, residual, early, sums[2], &at);
     else base = 0;
     if (blockIdx.x == 0 && tid == 0) {
         va_row x = {};
@@ -14692,7 +14707,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_fill(const __grid_constant__ para
         if (p.va.by_scores && want) {
             x.looked = r.mid;
             if (p.va.by_copy && __ldcg(p.va.heads_done + item)) {
-                const proxy_range c = copied_range(p, b);
+                const proxy_range c = copied_range(p, r.b, r.row);
                 const int from = min(max(c.from, r.lo), r.lo + r.mid);
                 x.looked -= max(min(c.to, r.lo + r.mid), from) - from;
             }
@@ -14737,23 +14752,23 @@ __global__ void __launch_bounds__(CHOOSE) k_va_fill(const __grid_constant__ para
 __global__ void __launch_bounds__(SCORE_WARPS * 32) k_va_attend(const __grid_constant__ params p) {
     DYNAMIC_SHARED(room);
     attend_memory<FIXED_HEADS> &memory = *(attend_memory<FIXED_HEADS> *)room;
-    const unsigned item = p.by_slices.quotient(blockIdx.x), b = p.by_kv.quotient(item);
-    const int slice = (int)(blockIdx.x - item * p.by_slices.d), kv = (int)(item - b * p.by_kv.d),
+    const unsigned item = p.by_slices.quotient(blockIdx.x), place = p.by_kv.quotient(item);
+    const int slice = (int)(blockIdx.x - item * p.by_slices.d), kv = (int)(item - place * p.by_kv.d),
               head = kv * p.group + slice * FIXED_HEADS;
     if (p.va.pass) launch_dependents();
     wait_for_previous();
     if (!p.va.pass) launch_dependents();            /* rows are there: see k_va_result */
     const va_row x = p.va.rows[item];
-    const middle r = middle_of(p, (int)b);
+    const middle r = middle_of(p, (int)place);
     const int last = first_portion(p, x, p.va.pass + 1);
 #pragma unroll 1
     for (int i = first_portion(p, x, p.va.pass) + (int)blockIdx.y; i < last; i += (int)gridDim.y) {
-        attend(p, memory, (int)b, head, min(p.group - slice * FIXED_HEADS, (int)FIXED_HEADS), r.position, 0,
+        attend(p, memory, r.b, head, min(p.group - slice * FIXED_HEADS, (int)FIXED_HEADS), r.position, 0,
                portion_end(p, x, i) - i * p.list_keys, 0, 0, 0, 1, (char *)room + sizeof memory,
                p.stage_bytes,
-               p.va.sums + (((i64)b * p.heads + head) * p.va.portions + i) * (p.dv + 4),
+               p.va.sums + (((i64)place * p.heads + head) * p.va.portions + i) * (p.dv + 4),
                (i64)p.va.portions * (p.dv + 4),
-               p.va.list + (i64)item * p.va.list_pitch + (i64)i * p.list_keys, p.va.full ? 2 : 1);
+               p.va.list + (i64)item * p.va.list_pitch + (i64)i * p.list_keys, p.va.full ? 2 : 1, r.row);
         __syncthreads();
     }
 }
@@ -14818,10 +14833,10 @@ __device__ __noinline__ double best_split(const params &p, double a, double c) {
 }
 
 /* What head `head` needs, by a warp. */
-__device__ __noinline__ int head_needs(const params &p, const va_row &row, int b, int head) {
+__device__ __noinline__ int head_needs(const params &p, const va_row &row, int place, int head) {
     const int fixed = whole_portions(p, row.fixed), last = first_portion(p, row, 1);
     const int lane = threadIdx.x & 31;
-    const i64 pitch = p.dv + 4, at = (i64)b * p.heads + head;
+    const i64 pitch = p.dv + 4, at = (i64)place * p.heads + head;
     const float *sums = p.va.sums + at * p.va.portions * pitch;
     /* four portions a lane at a time, all on their way together */
     enum { OWN = 4 };
@@ -14978,15 +14993,16 @@ __device__ __noinline__ float add_portions(const params &p, combine_memory &shar
 
 /* Of these out, lse, audit and stats. */
 __device__ __noinline__ void write_result(const params &p, const combine_memory &shared, const va_row &row,
-                                          int b, int head, float m, double all) {
+                                          int place, int head, float m, double all) {
     const int tid = threadIdx.x, kv = head / p.group, k = blockIdx.z * 128 + tid % 128;
-    const i64 at = (i64)b * p.heads + head;
-    const middle r = middle_of(p, b);
+    const i64 at = (i64)place * p.heads + head;
+    const middle r = middle_of(p, place);
+    const i64 q_row = p.q_index + r.row;
     const bool bad = !(all <= DBL_MAX) || (p.va.by_scores && ((va_counts *)p.arrived)[at].bad);
     if (tid == 511 && blockIdx.z == 0) {
         const int keys = r.end - r.begin;
         if (p.lse)
-            p.lse[lse_of(p, b, p.q_index, head)]
+            p.lse[lse_of(p, r.b, q_row, head)]
                 = bad ? __int_as_float(0x7fc00000) : head_lse(p, head, m, all);
         if (p.va.audit) {
             santa_audit x = {};
@@ -15014,12 +15030,12 @@ __device__ __noinline__ void write_result(const params &p, const combine_memory 
                 x.norm = y.norm * f;
                 x.trace = y.trace * (f * f);
             }
-            p.va.audit[result_of(p, b, p.q_index, head)] = x;
+            p.va.audit[result_of(p, r.b, q_row, head)] = x;
         }
         if (p.stats && head == kv * p.group) {
             int copied = 0;
             if (p.va.by_scores && p.va.by_copy && heavy_of(p, r)) {
-                const proxy_range c = copied_range(p, b);
+                const proxy_range c = copied_range(p, r.b, r.row);
                 copied = max(min(c.to, r.lo + r.mid) - max(c.from, r.lo), 0);
             }
             count_va_row(p, keys, row.fixed, row.budget, row.looked,
@@ -15032,7 +15048,7 @@ __device__ __noinline__ void write_result(const params &p, const combine_memory 
     const float f = bad       ? __int_as_float(0x7fc00000)
                   : all > 0.0 ? (float)((double)x * quotient(sink_share(p, head, m, all), all)) * p.v_scale
                               : 0.0f;
-    store_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2]
+    store_any(p.out_type, p.out + r.b * p.out_stride[0] + q_row * p.out_stride[1] + head * p.out_stride[2]
                               + k * p.out_stride[3], f);
 }
 
@@ -15042,8 +15058,8 @@ __device__ __noinline__ void write_result(const params &p, const combine_memory 
 __global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ params p) {
     DYNAMIC_SHARED(room);
     SHARED(s, set_memory);
-    const int tid = threadIdx.x, warp = this_warp(), kv = blockIdx.x, b = blockIdx.y;
-    const i64 item = (i64)b * p.kv_heads + kv;
+    const int tid = threadIdx.x, warp = this_warp(), kv = blockIdx.x, place = blockIdx.y;
+    const i64 item = (i64)place * p.kv_heads + kv;
     const auto show = [&](int step) {               /* behind a barrier */
         if (tid) return;
         __threadfence();
@@ -15058,7 +15074,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ pa
         __syncthreads();
 #pragma unroll 1
         for (int g = kv * p.group + warp; g < (kv + 1) * p.group; g += CHOOSE / 32) {
-            const int needed = head_needs(p, row, b, g);
+            const int needed = head_needs(p, row, place, g);
             if ((tid & 31) == 0) atomicMax(&s.needed, (unsigned)needed);
         }
         __threadfence();                            /* p.va.heads */
@@ -15068,14 +15084,14 @@ __global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ pa
     }
     show(2);
     if (p.ranks || !row.base || row.budget == row.base) return;       /* ranks: see k_va_ranks */
-    const middle r = middle_of(p, b);
+    const middle r = middle_of(p, place);
     const key_set set = set_of(p, item, r, p.va.listed, (unsigned *)room);
     int *list = p.va.list + item * p.va.list_pitch + (i64)first_portion(p, row, 1) * p.list_keys;
     for (int i = tid; i < set.fours; i += CHOOSE) *((uint4 *)set.taken + i) = set.load(set.bits, i);
     __syncthreads();
     bool rest = true;
     if (row.budget < row.residual)
-        rest = draw_keys(p, s, set, b, kv, row.budget - row.base, row.residual - row.base, 0, 0, &row.at);
+        rest = draw_keys(p, s, set, r, kv, row.budget - row.base, row.residual - row.base, 0, 0, &row.at);
     list_drawn(s, set, rest, r.lo, list);
 }
 
@@ -15087,9 +15103,9 @@ __global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ pa
    too. Grid: (query head, batch, 128 columns of V). A CTA of 512 threads. Latency-bound. */
 __global__ void __launch_bounds__(CHOOSE, 3) k_va_result(const __grid_constant__ params p) {
     SHARED(shared, combine_memory);
-    const int tid = threadIdx.x, head = blockIdx.x, b = blockIdx.y;
-    const i64 at = (i64)b * p.heads + head;
-    va_row *const shown = p.va.rows + (i64)b * p.kv_heads + head / p.group;
+    const int tid = threadIdx.x, head = blockIdx.x, place = blockIdx.y;
+    const i64 at = (i64)place * p.heads + head;
+    va_row *const shown = p.va.rows + (i64)place * p.kv_heads + head / p.group;
     const auto wait_for = [&](int step) {
         if (tid == 0) while (atomicAdd(&shown->step, 0) < step) { }
         __threadfence();
@@ -15107,7 +15123,7 @@ __global__ void __launch_bounds__(CHOOSE, 3) k_va_result(const __grid_constant__
         row.budget = budget;
         m = add_portions(p, shared, row, at, &all);
     }
-    write_result(p, shared, row, b, head, m, all);
+    write_result(p, shared, row, place, head, m, all);
     wait_for_previous();                            /* or it could end before they do */
 }
 
@@ -15138,6 +15154,8 @@ struct rank_row : middle { i64 all; int all_mid, before, heavy; };
 __device__ __noinline__ rank_row row_of_ranks(const params &p, int b) {
     rank_row r;
     i64 offset = 0, all = 0;
+    r.b = b;
+    r.row = 0;
     key_range(p, b, r.begin, r.end, r.position);
 #pragma unroll 1
     for (int i = 0; i < p.ranks; i++) {
@@ -15196,7 +15214,7 @@ __device__ __forceinline__ void mask_scores(const params &p, const rank_row &r, 
 #pragma unroll 1
             for (int i = max(first, r.lo); i < min(first + (int)BLOCK, end); i++) {
                 if (i >= from && i < to) continue;
-                const float score = exact_score(p, b, head, i, r.position);
+                const float score = exact_score(p, r, head, i);
                 if (i == j) x[0] = score;
                 if (i == j + 1) x[1] = score;
             }
@@ -15280,7 +15298,7 @@ __device__ __forceinline__ void try_words(const params &p, const rank_row &r, co
 #pragma unroll 1
     for (unsigned i = (unsigned)(blockIdx.x * CHOOSE + threadIdx.x); i < x.words; i += CHOOSE * gridDim.x) {
         const u64 at = x.at + i;
-        const uint4 y = sample_words(p, key, kv, at);
+        const uint4 y = sample_words(p, key, 0, kv, at);
         const u64 wide = (u64)(at & 2 ? at & 1 ? y.w : y.z : at & 1 ? y.y : y.x) * size;
         const i64 place = (i64)(wide >> 32) - r.before;
         if ((unsigned)wide < uneven || place < 0 || place >= r.mid) continue;
@@ -17911,7 +17929,7 @@ struct geometry {
     i64 shared_words;                               /* a set's bits that fit in shared memory */
     bool by_scores, by_copy;
     copy_shape copy;
-    extent scores, gather, dense, dense_plain, combine, stats;
+    extent gather, dense, dense_plain, combine, stats;
     i64 dense_splits[3];                            /* of a row, see splits_up_to */
     i64 ranks, results;                             /* 0: no others; rows of out */
     i64 tiles;                                      /* of flash */
@@ -18722,6 +18740,9 @@ santa_status measure_lists(santa_dtype k_type, geometry *g) {
     return fits(g->list) && fits(g->list_plain) && fits(g->combine) ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
 }
 
+/* So many for each query row of a pass. */
+extent of_rows(const call &c, extent e) { return { e.x, e.y, e.z * c.p.rows }; }
+
 /* CTAs of long lists, which may be shorter than they can be, have several parts. Of those of
    buckets there are half as many again as parts if buckets are alike: empty CTAs took as long
    as the others. */
@@ -18741,7 +18762,7 @@ dim3 list_grid(const call &c, extent e) {
 }
 
 template <typename K> cudaError_t launch_list_rows(const call &c, bool overlap) {
-    extent e = c.g.list;
+    extent e = of_rows(c, c.g.list);
     /* where all lists are as long as they can be, the next part's K comes beside the sums; a
        caller's, too, and if two CTAs a multiprocessor can have them all, these do */
     const bool callers = c.p.list && !c.p.list_lens && !c.p.va.rows;
@@ -18873,7 +18894,7 @@ cudaError_t launch_list(call &c, bool overlap) {
     p.list_early = fast && p.pieces && c.g.batch * c.g.kv_heads * MOST_CLUSTER <= c.card.multiprocessors;
     const cudaError_t e = many ? launch_many(c, overlap) : fast ? with_key_type(p.k_type, [&](auto key) {
         return launch_list_rows<typename decltype(key)::type>(c, overlap);
-    }) : launch<k_list_plain>(c, list_grid(c, c.g.list_plain), DENSE_WARPS * 32, 0, overlap);
+    }) : launch<k_list_plain>(c, list_grid(c, of_rows(c, c.g.list_plain)), DENSE_WARPS * 32, 0, overlap);
     return e == cudaSuccess ? launch_combine(c) : e;
 }
 
@@ -18898,15 +18919,17 @@ cudaError_t count_listed(const call &c) {
     return launch<k_list_stats>(c, grid_of(c.g.stats), 256, 0, false);
 }
 
+/* Whether a grid has places for so many query rows of each sequence. */
+bool places_fit(i64 rows, const geometry &g) { return rows * g.batch <= 65535; }
+
 /* Scores of as many query rows as share a pass over K. */
 void measure_pass(const santa_problem *problem, geometry *g) {
     g->slices = ceil_div(g->group, slice_heads_of(*g));
     const santa_dtype type = problem->a.k.dtype;
     const bool shared = is_sixteen(type) || is_eight(type);
     const i64 slots = has_two_sets(type, g->d) ? 2 * PASS_HEADS : PASS_HEADS;
-    g->rows = shared ? rows_in(slots, *g) : 1;
+    g->rows = shared && places_fit(rows_in(slots, *g), *g) ? rows_in(slots, *g) : 1;
     g->work = g->batch * g->kv_heads * g->slices * g->blocks;
-    g->scores = { ceil_div(g->work, SCORE_WARPS), 1, 1 };
 }
 
 /* SANTA_SAMPLE_ATTENTION: k_sample, k_select, k_join, and the tiles of dense; for row_mass the
@@ -19313,8 +19336,7 @@ i64 copy_slots_of(const geometry &g) {
 santa_status measure_copy(const santa_problem *problem, i64 rows, geometry *g) {
     if (g->d > PROXY_DIM) return SANTA_ERR_BACKEND_SIZE;
     g->copy = copy_shape_of(&problem->a);
-    g->rows = g->ranks || g->group > PASS_HEADS || rows < 1 ? 1 : rows;
-    if (g->rows * g->batch > 65535) g->rows = 1;
+    g->rows = g->ranks || g->group > PASS_HEADS || rows < 1 || !places_fit(rows, *g) ? 1 : rows;
     g->slices = ceil_div(g->group * g->rows, copy_slots_of(*g));
     g->items = g->batch * g->kv_heads * g->slices;
     return g->items * g->blocks < INT32_MAX ? SANTA_OK
@@ -19597,6 +19619,15 @@ cudaError_t launch_proxy(call &c) {
    k_scores, or k_scores_plain, or k_proxy_scores; k_top; k_list, or k_list_plain, and
    k_combine. */
 
+/* What methods have that choose keys by scores, of K or of its copy: of ranks each query row by
+   itself, since they tell each other. */
+santa_status measure_choice(const santa_problem *problem, bool copied, geometry *g) {
+    const santa_status s = copied ? measure_copy(problem, rows_in(2 * PASS_HEADS, *g), g) : SANTA_OK;
+    if (!copied) measure_pass(problem, g);
+    if (g->ranks) g->rows = 1;
+    return s != SANTA_OK || fits_scores(*g) ? s : SANTA_ERR_BACKEND_SIZE;
+}
+
 santa_status measure_selected(const santa_problem *problem, geometry *g) {
     const bool copied = problem->o.scores == SANTA_SCORES_PROXY;
     g->samples = problem->o.method == SANTA_TOP_P || problem->o.num_samples > g->keys
@@ -19612,23 +19643,14 @@ santa_status measure_selected(const santa_problem *problem, geometry *g) {
                   fixed = sinks + local + BLOCK;
         g->list_most = problem->a.proxy_lens || fixed > g->keys - g->draws ? g->keys : g->draws + fixed;
     }
-    g->slices = ceil_div(g->group, PASS_HEADS);
-    g->rows = 1;
-    g->gather = { g->heads, g->batch, 1 };
-    g->work = g->batch * g->kv_heads * g->slices * g->blocks;
-    g->scores = { ceil_div(g->work, SCORE_WARPS), 1, 1 };
-    if (!fits_scores(*g) || !fits(g->gather)) return SANTA_ERR_BACKEND_SIZE;
-    if (copied) {
-        const santa_status s = g->dv > PROXY_DIM ? SANTA_ERR_BACKEND_SIZE
-                                                 : measure_copy(problem, rows_in(2 * PASS_HEADS, *g), g);
-        if (s != SANTA_OK) return s;
-    }
-    return measure_lists(problem->a.k.dtype, g);
+    const santa_status s = copied && g->dv > PROXY_DIM ? SANTA_ERR_BACKEND_SIZE
+                                                       : measure_choice(problem, copied, g);
+    return s == SANTA_OK ? measure_lists(problem->a.k.dtype, g) : s;
 }
 
 void arrange_selected(const geometry &g, santa_stash stash, layout *l) {
-    const size_t rows = (size_t)(g.batch * g.heads),
-                 blocks = saturating(saturating(rows, (size_t)g.rows), (size_t)g.blocks);
+    const size_t rows = saturating((size_t)(g.batch * g.heads), (size_t)g.rows),
+                 blocks = saturating(rows, (size_t)g.blocks);
     l->block_sums = add_part(l, blocks, sizeof(float2));
     l->stash = add_part(l, blocks, (size_t)(BLOCK * proxy_stash_bytes(stash)));
     l->spreads = add_part(l, g.items ? blocks : 0, sizeof(float));
@@ -19636,16 +19658,17 @@ void arrange_selected(const geometry &g, santa_stash stash, layout *l) {
     l->draws = add_part(l, rows, sizeof(int));
     l->rest = add_part(l, rows, sizeof(rest_mass));
     l->ranges = add_part(l, g.items ? rows : 0, sizeof(list_range));
-    arrange_exact(g, stash, l);
+    l->partial = add_part(l, saturating(rows, (size_t)g.splits), ((size_t)g.dv + 2) * sizeof(float));
 }
 
 /* CTAs of a head: as long as each has a multiprocessor, and keys enough. */
 cudaError_t launch_top(call &c) {
-    int shift = cluster_shift_of(c, c.g.heads * c.g.batch);
+    const i64 places = c.g.batch * c.p.rows;
+    int shift = cluster_shift_of(c, c.g.heads * places);
     while (shift && c.g.blocks >> shift < SELECT_SPAN) shift--;
     c.p.cluster_shift = shift;
-    return launch<k_top>(c, dim3((unsigned)c.g.heads << shift, (unsigned)c.g.batch), SELECT_THREADS, 0,
-                         true, 1 << shift);
+    return launch<k_top>(c, dim3((unsigned)c.g.heads << shift, (unsigned)places), SELECT_THREADS, 0, true,
+                         1 << shift);
 }
 
 /* Over ranks: of the keys of the highest scores here those that stay, or as many as are to be
@@ -19696,9 +19719,11 @@ cudaError_t launch_selected(call &c) {
     p.raw = p.stash_type == SANTA_STASH_F32;
     p.copied = copied;
     p.together = 1;
-    const i64 place = place_in_pass(c, c.g.rows);
-    p.keys = (int *)(c.workspace + c.l.keys);
-    p.draws = (int *)(c.workspace + c.l.draws);
+    const i64 place = place_in_pass(c, copied ? c.g.rows : rows_of_scores(c)),
+              rows = place * c.g.batch * c.g.heads;
+    p.keys = (int *)(c.workspace + c.l.keys) + rows * c.g.draws;
+    p.draws = (int *)(c.workspace + c.l.draws) + rows;
+    if (place) return cudaSuccess;                  /* what the pass has chosen, for stats */
     p.list_rest = (rest_mass *)(c.workspace + c.l.rest);
     p.list_ranges = copied ? (const list_range *)(c.workspace + c.l.ranges) : nullptr;
     p.list = p.keys;
@@ -19708,10 +19733,11 @@ cudaError_t launch_selected(call &c) {
     p.list_pitch = p.max_draws;
     p.list_batch = p.heads * p.list_pitch;
     p.lens_batch = p.ranges_batch = p.heads;
-    cudaError_t e = place ? cudaSuccess : copied ? launch_copy_scores(c) : launch_pass(c);
-    p.rows = 1;
+    cudaError_t e = copied ? launch_copy_scores(c) : launch_pass(c);
     if (e == cudaSuccess) e = p.ranks ? launch_choice(c) : launch_top(c);
-    return e == cudaSuccess && !c.has_failed ? launch_list(c, !p.ranks) : e;
+    if (e == cudaSuccess && !c.has_failed) e = launch_list(c, !p.ranks);
+    p.rows = 1;
+    return e;
 }
 
 /* Keys in buckets: k_rows, once or twice, k_route and a list; k_nearest or k_rows, and
@@ -19841,7 +19867,6 @@ santa_status measure_routed(const santa_problem *problem, geometry *g) {
         g->slices = ceil_div(g->group, PASS_HEADS);
         g->rows = 1;
         g->work = g->batch * g->kv_heads * g->slices * g->blocks;
-        g->scores = { ceil_div(g->work, SCORE_WARPS), 1, 1 };
         if (!fits_scores(*g)) return SANTA_ERR_BACKEND_SIZE;
     }
     return measure_lists(problem->a.k.dtype, g);
@@ -20008,11 +20033,10 @@ santa_status measure_va(const santa_problem *problem, geometry *g) {
     g->by_scores = !v->heavy_index && v->heavy_tokens != 0;
     g->by_copy = g->by_scores && problem->o.scores == SANTA_SCORES_PROXY;
     if (problem->o.scores == SANTA_SCORES_PROXY) g->copy = copy_shape_of(&problem->a);
-    g->slices = ceil_div(g->group, PASS_HEADS);
-    g->rows = 1;
-    g->items = g->batch * g->kv_heads * g->slices;
-    g->work = g->items * g->blocks;
-    g->scores = { ceil_div(g->work, SCORE_WARPS), 1, 1 };
+    const santa_status s = measure_choice(problem, g->by_copy, g);
+    if (s != SANTA_OK) return s;
+    if (!g->by_scores && !g->ranks && places_fit(rows_in(2 * PASS_HEADS, *g), *g))
+        g->rows = rows_in(2 * PASS_HEADS, *g);
     const i64 heavy = v->heavy_tokens == SANTA_AUTO ? ceil_div(g->keys, 40)
                       : v->heavy_tokens < g->keys   ? v->heavy_tokens
                                                     : g->keys;
@@ -20024,17 +20048,18 @@ santa_status measure_va(const santa_problem *problem, geometry *g) {
     g->list_portions = ceil_div(g->keys, g->list_keys) + 2;           /* three kinds of keys */
     g->list_heads = g->group;
     g->combine = { g->heads, g->batch, ceil_div(g->dv, 128) };
-    const i64 lists = g->batch * g->kv_heads * ceil_div(g->group, FIXED_HEADS);
-    const bool narrow = g->kv_heads * g->slices <= 65535 && g->keys <= INT32_MAX - 65536 * LIST_KEYS;
-    const bool good = fits_scores(*g) && lists < INT32_MAX && narrow && fits(g->combine);
-    return good ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
+    const i64 lists = g->rows * g->batch * g->kv_heads * ceil_div(g->group, FIXED_HEADS);
+    const bool narrow = g->kv_heads * ceil_div(g->group, PASS_HEADS) <= 65535
+                     && g->keys <= INT32_MAX - 65536 * LIST_KEYS;
+    return lists < INT32_MAX && narrow && fits(g->combine) ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
 }
 
 /* Counters before the sets' bits, which are read in fours. */
 size_t whole_fours(size_t n) { return (n + 3) / 4 * 4; }
 
 void arrange_va(const geometry &g, santa_stash, layout *l) {
-    const size_t rows = (size_t)(g.batch * g.heads), items = (size_t)(g.batch * g.kv_heads);
+    const size_t places = (size_t)(g.batch * g.rows), rows = saturating(places, (size_t)g.heads),
+                 items = saturating(places, (size_t)g.kv_heads);
     const size_t scored = g.by_scores ? rows : 0, blocks = saturating(scored, (size_t)g.blocks);
     const size_t bits = saturating(items, (size_t)g.words);
     const size_t heavy = g.ranks ? scored : 0;
@@ -20062,7 +20087,7 @@ cudaError_t launch_va_sums(call &c) {
     const geometry &g = c.g;
     const bool fast = suits_lists(c) && !p.va.full, eight = p.k_type == SANTA_E4M3;
     const i64 slices = ceil_div(g.group, fast ? (int)PASS_HEADS : (int)FIXED_HEADS),
-              lists = g.batch * g.kv_heads * slices,
+              lists = g.batch * p.rows * g.kv_heads * slices,
               /* all at once, or three waves or so of k_va_attend; those of the rest, which as a
                  rule there is not, beside k_va_budget */
               each = !fast ? p.va.pass ? 3 : 10 : p.va.pass ? 1 : eight || p.d > 128 || p.dv > 128 ? 2 : 3,
@@ -20173,20 +20198,52 @@ cudaError_t launch_va_ranks(call &c) {
     return e;
 }
 
+/* Behind the scores of a pass, if there are any. */
+cudaError_t launch_va_pass(call &c) {
+    params &p = c.p;
+    const geometry &g = c.g;
+    va_params &v = p.va;
+    const i64 places = g.batch * p.rows, rows = places * g.heads, items = places * g.kv_heads;
+    const size_t shared = (size_t)g.shared_words * sizeof(unsigned);
+    /* half as many keys of a CTA where all of them fit at once even so */
+    const i64 halves = ceil_div(g.keys, CHOOSE_KEYS / 2);
+    v.choose_keys = rows * halves <= 2 * (i64)c.card.multiprocessors ? CHOOSE_KEYS / 2 : CHOOSE_KEYS;
+    const extent choose = { g.by_scores ? ceil_div(g.keys, v.choose_keys) : 1,
+                            g.by_scores ? g.heads : g.kv_heads, places };
+    cudaError_t e = launch_large<k_va_choose>(c, grid_of(choose), CHOOSE,
+                                              g.by_scores ? 8 * CHOOSE_ROOM : 0, g.by_scores);
+    if (e != cudaSuccess) return e;
+    /* a row's list is shared by CTAs that each have a set of its own */
+    const i64 room = c.card.multiprocessors / items,
+              parts = !g.shared_words || room < 1 ? 1 : room < FILL_PARTS ? room : (i64)FILL_PARTS;
+    e = launch_large<k_va_fill>(c, grid_of({ parts, g.kv_heads, places }), CHOOSE, shared, true);
+    if (e != cudaSuccess) return e;
+    for (v.pass = 0; v.pass < 2; v.pass++) {
+        e = launch_va_sums(c);
+        if (e == cudaSuccess && v.pass == 0)
+            e = launch_large<k_va_budget>(c, grid_of({ g.kv_heads, places, 1 }), CHOOSE, shared, true);
+        if (e != cudaSuccess) return e;
+    }
+    return launch<k_va_result>(c, grid_of({ g.combine.x, places, g.combine.z }), CHOOSE, 0, true);
+}
+
 cudaError_t launch_va(call &c) {
     params &p = c.p;
     const geometry &g = c.g;
     va_params &v = p.va;
-    const i64 rows = g.batch * g.heads, items = g.batch * g.kv_heads;
+    const i64 place = place_in_pass(c, g.by_scores && !g.by_copy ? rows_of_scores(c) : g.rows),
+              places = g.batch * p.rows, rows = places * g.heads, items = places * g.kv_heads,
+              before = place * g.batch * g.kv_heads;
     p.raw = 1;
     p.list_keys = (int)g.list_keys;
+    v.list = (int *)(c.workspace + c.l.list) + before * v.list_pitch;
+    v.rows = (va_row *)(c.workspace + c.l.va_rows) + before;
+    if (place) return cudaSuccess;                  /* what the pass has done, for errors */
     v.candidates = (u64 *)(c.workspace + c.l.candidates);
     v.heads_done = (unsigned *)p.arrived + 4 * rows;
     v.bits = v.heads_done + whole_fours((size_t)items);
     v.taken = (unsigned *)(c.workspace + c.l.taken);
     v.listed = g.shared_words ? v.taken : v.bits;
-    v.list = (int *)(c.workspace + c.l.list);
-    v.rows = (va_row *)(c.workspace + c.l.va_rows);
     v.heads = (va_head *)(c.workspace + c.l.va_heads);
     v.sums = p.partial = (float *)(c.workspace + c.l.sums);
     p.list = v.list;
@@ -20199,29 +20256,9 @@ cudaError_t launch_va(call &c) {
     cudaError_t e = cudaSuccess;
     if (g.by_copy) e = launch_copy_scores(c);
     else if (g.by_scores) e = launch_pass(c);
-    if (e != cudaSuccess) return e;
-    const size_t shared = (size_t)g.shared_words * sizeof(unsigned);
-    /* half as many keys of a CTA where all of them fit at once even so */
-    const i64 halves = ceil_div(g.keys, CHOOSE_KEYS / 2);
-    v.choose_keys = rows * halves <= 2 * (i64)c.card.multiprocessors ? CHOOSE_KEYS / 2 : CHOOSE_KEYS;
-    const extent choose = { g.by_scores ? ceil_div(g.keys, v.choose_keys) : 1,
-                            g.by_scores ? g.heads : g.kv_heads, g.batch };
-    if (p.ranks) return launch_va_ranks(c);
-    e = launch_large<k_va_choose>(c, grid_of(choose), CHOOSE, g.by_scores ? 8 * CHOOSE_ROOM : 0,
-                                  g.by_scores);
-    if (e != cudaSuccess) return e;
-    /* a row's list is shared by CTAs that each have a set of its own */
-    const i64 room = c.card.multiprocessors / items,
-              parts = !g.shared_words || room < 1 ? 1 : room < FILL_PARTS ? room : (i64)FILL_PARTS;
-    e = launch_large<k_va_fill>(c, grid_of({ parts, g.kv_heads, g.batch }), CHOOSE, shared, true);
-    if (e != cudaSuccess) return e;
-    for (v.pass = 0; v.pass < 2; v.pass++) {
-        e = launch_va_sums(c);
-        if (e == cudaSuccess && v.pass == 0)
-            e = launch_large<k_va_budget>(c, grid_of({ g.kv_heads, g.batch, 1 }), CHOOSE, shared, true);
-        if (e != cudaSuccess) return e;
-    }
-    return launch<k_va_result>(c, grid_of(g.combine), CHOOSE, 0, true);
+    if (e == cudaSuccess) e = p.ranks ? launch_va_ranks(c) : launch_va_pass(c);
+    p.rows = 1;
+    return e;
 }
 
 /* k_va_budget has counted. */

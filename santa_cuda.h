@@ -130,7 +130,9 @@
                        which share a pass over K unless there is ALiBi, first_tokens, an f32 q
                        or pages of no multiple of 8 keys. From a copy of K it has room for 16 /
                        group rows of any call, up to groups of 8, and 8 heads of them share a
-                       pass over the copy; vattention takes one row after the other.
+                       pass over the copy. Top-k, top-p and vattention choose and read the keys
+                       of all rows of a pass at once, so that all their parts of it are for as
+                       many; over ranks one row after the other.
    FIRST TOKENS        first_tokens beside a window work with the methods that the CPU has them
                        with, not with key_list and dense_below. Dense runs as a list of keys,
                        query rows one after the other, prefill, too; elsewhere it is a kernel
@@ -145,13 +147,15 @@
                        has its answer. The sample and the budgets are decided on the device,
                        the workspace is that of the largest budget: for each key 4 bytes a KV
                        head and, at head_dim_v 128, 4 a query head; where heavy tokens are
-                       taken by scores 5 more. head_dim and head_dim_v up to 256. Fast: k and v
-                       of the same type of 16 or 8 bits, as lists of keys have it, with the
-                       denominator's guarantee; everything else by plain loads. What it
-                       takes is a chain of barriers more than bytes: by a copy of K, 2.5 % heavy
-                       and 2.5 % drawn, 96 us at 1 x 128k keys and 145 at 8 x 32k on an H200,
-                       where dense takes 142 and 265 (bench/ladder.md). A copy of K with a NaN
-                       costs much: all keys of the KV head are scored by one CTA.
+                       taken by scores 5 more; of each query row of a pass. head_dim and
+                       head_dim_v up to 256. Fast: k and v of the same type of 16 or 8 bits, as
+                       lists of keys have it, with the denominator's guarantee; everything else
+                       by plain loads. What it takes is a chain of barriers more than bytes: by
+                       a copy of K, 2.5 % heavy and 2.5 % drawn, 96 us at 1 x 128k keys and 145
+                       at 8 x 32k on an H200, where dense takes 142 and 265 (bench/ladder.md).
+                       Two query rows take 141 and 262 us, four 214 and 478; dense of two takes
+                       161 and 294, of four 166 and 302. A copy of K with a NaN costs much: all
+                       keys of the KV head are scored by one CTA.
    STEPS               santa_scores, santa_sample, santa_gather and santa_merge have companions
                        below: one query row of all heads of a batch, device pointers, a stream.
    HOST MEMORY         k, v or both may be pinned host memory (cudaHostAlloc, cudaHostRegister),

@@ -794,7 +794,9 @@ static void bench_dense(timer &t, int batch, int n, const dense_case &x, int run
         methods.push_back({ "pps", SANTA_PPS, bytes, false });
         methods.push_back({ "prop u4", SANTA_PROP, copy, true });
         methods.push_back({ "pps u4", SANTA_PPS, copy, true });
+        methods.push_back({ "top-k", SANTA_TOP_K, bytes, false });
         methods.push_back({ "top-k u4", SANTA_TOP_K, copy, true });
+        methods.push_back({ "vattention u4", SANTA_VATTENTION, copy, true });
     }
     std::vector<cudaGraphExec_t> calls;
     std::vector<void *> workspaces;
@@ -802,7 +804,7 @@ static void bench_dense(timer &t, int batch, int n, const dense_case &x, int run
         santa_options o;
         memset(&o, 0, sizeof o);
         o.method = m.method;
-        o.num_samples = m.method == SANTA_TOP_K ? 2048 : m.method == SANTA_DENSE ? 0 : 128;
+        o.num_samples = m.method == SANTA_TOP_K ? 2048 : 128;
         o.scores = m.copied ? SANTA_SCORES_PROXY : SANTA_SCORES_EXACT;
         santa_clear_unused_options(&o);
         o.seed = 7;

@@ -30,7 +30,7 @@ static void rows_match_cpu(void) {
                     s.soft_cap  = number % 7 == 2 || number % 7 == 3 ? 2.0f : 0.0f;
                     s.alibi     = number % 7 == 3 || number % 7 == 4;
                     problem p(s);
-                    for (santa_method m : {SANTA_DENSE, SANTA_PROP, SANTA_PPS})
+                    for (santa_method m : {SANTA_DENSE, SANTA_PROP, SANTA_PPS, SANTA_TOP_K})
                         compare(p, options(m, 32), &t);
                 }
     check_totals(t, "rows");
@@ -201,13 +201,18 @@ static void rows_of_a_copy(void) {
 /* A call of 1 or 5 rows, and of 4 more behind these, so that the last of the first ones is
    alone in its pass or has company: it has the same bits. So it does beside what only the
    others see, which shows in them: a NaN of K, a page that is gone, which changes no bit
-   elsewhere. */
+   elsewhere. So of scores of K itself, and of what chooses keys by them. */
 static void rows_of_any_pass(void) {
     NEED_DEVICE();
     enum { CLEAN, OF_K, PAGE, KINDS };
+    static const struct { santa_method method; santa_scores_method scores; } ways[] = {
+        {SANTA_PROP, SANTA_SCORES_PROXY},  {SANTA_PPS, SANTA_SCORES_PROXY},
+        {SANTA_TOP_K, SANTA_SCORES_PROXY}, {SANTA_TOP_P, SANTA_SCORES_PROXY},
+        {SANTA_TOP_K, SANTA_SCORES_EXACT}, {SANTA_TOP_P, SANTA_SCORES_EXACT},
+        {SANTA_VATTENTION, SANTA_SCORES_PROXY}, {SANTA_VATTENTION, SANTA_SCORES_EXACT}};
     int number = 0;
     for (int64_t group : {4, 1, 2, 8, 3})
-        for (santa_method m : {SANTA_PROP, SANTA_PPS, SANTA_TOP_K, SANTA_TOP_P})
+        for (const auto &way : ways)
             for (int has_window = 0; has_window < 2; has_window++)
                 for (int what = 0; what < KINDS; what++)
                     for (int64_t q_len : {1, 5}) {
@@ -221,13 +226,20 @@ static void rows_of_any_pass(void) {
                         s.page_size = page;
                         s.window    = window;
                         with_copy more(s, number % 5 ? 4 : 2);
-                        santa_options o = options(m, m == SANTA_TOP_P ? 0 : number % 4 ? 40 : 300,
-                                                    STASHES[number % 3]);
-                        o.scores = SANTA_SCORES_PROXY;
+                        const santa_method m = way.method;
+                        santa_options o = options(m, number % 4 ? 40 : 300, STASHES[number % 3]);
+                        o.scores = way.scores;
+                        o.top_p  = 0.5;
                         o.proxy.local_tokens = number % 3 ? SANTA_NONE : 0;
                         o.proxy.sink_tokens  = window ? SANTA_NONE : 0;
-                        if (m == SANTA_TOP_P) o.top_p = 0.5;
-                        else if (m != SANTA_TOP_K && number % 4 == 1) o.proxy.rescue_above = 1e-3;
+                        o.proxy.rescue_above = number % 4 == 1 ? 1e-3 : 0.0;
+                        o.vattention.sink_tokens  = number % 3 ? 20 : SANTA_NONE;
+                        o.vattention.local_tokens = number % 2 ? 30 : SANTA_NONE;
+                        o.vattention.heavy_tokens = what || number % 7 ? 25 : SANTA_NONE;
+                        o.vattention.base_samples = 20;
+                        o.vattention.epsilon      = number % 5 ? 0.3 : 0.1;
+                        if (number % 4 == 2) o.vattention.guarantee = SANTA_GUARANTEE_FULL;
+                        santa_clear_unused_options(&o);
                         /* the others see it: in front of a window, or behind all keys */
                         const int64_t key = window && (what == PAGE || number % 2) ? 159 : n + 1;
                         int64_t i0, i1;
@@ -263,7 +275,7 @@ static void rows_of_any_pass(void) {
 static void rows_stats(void) {
     NEED_DEVICE();
     for (int64_t q_len : {3, 4, 5, 9})
-        for (santa_method m : {SANTA_DENSE, SANTA_PROP}) {
+        for (santa_method m : {SANTA_DENSE, SANTA_PROP, SANTA_TOP_K, SANTA_TOP_P}) {
             ref_spec s = rows_spec(4, q_len, 200, 128, SANTA_BF16);
             problem p(s);
             result r, again;
