@@ -4267,11 +4267,11 @@ __device__ __forceinline__ i64 split_pitch(const params &p) { return (i64)p.spli
 
 /* Where a pass has several query rows of each sequence, p.rows, row r of sequence b counts as
    sequence r * batch + b, and has its place in the workspace. b becomes the sequence; returns
-   the row. */
+   the row. There are 16 at most, and mostly one: a division would be more code. */
 __device__ __forceinline__ int take_row(const params &p, int &b) {
-    if (p.rows <= 1) return 0;
-    const int row = b / p.batch;
-    b -= row * p.batch;
+    int row = 0;
+#pragma unroll 1
+    for (; b >= p.batch; b -= p.batch) row++;
     return row;
 }
 __device__ __forceinline__ int place_of_row(const params &p, int b, int row) { return row * p.batch + b; }
@@ -5464,7 +5464,8 @@ __device__ __forceinline__ listed begin_list(const params &p, int place, int ite
     return x;
 }
 __device__ __forceinline__ void see_list(const params &p, int place, int item, listed &x) {
-    x.count = p.list_lens ? min(max(p.list_lens[p.lens_batch * place + item], 0), p.list_most) : p.list_most;
+    x.count = p.list_lens ? min(max(p.list_lens[p.lens_batch * place + item], 0), p.list_most)
+                          : p.list_most;
     if (p.list_ranges && !p.list_early) set_ranges(p.list_ranges[p.ranges_batch * place + item], x);
     if (p.lists_all) x.front = x.end - x.begin;
     const list_pieces pieces = p.pieces ? p.pieces[p.ranges_batch * place + item] : list_pieces{ 0, 0 };
@@ -12037,7 +12038,8 @@ template <int N> struct copies { enum { COUNT = N }; };
    A last bin of more than 512 keys, as of equal scores, is divided by further passes. Masses
    are counted in whole numbers, so that their sums do not depend on order.
    Grid: (query head * CTAs of a cluster, sequences of a pass, see take_row); a CTA has a part
-   of the head's blocks. A warp takes 16 blocks, of which it reads those that may count, 16 bytes a lane.
+   of the head's blocks. A warp takes 16 blocks, of which it reads those that may count, 16
+   bytes a lane.
    Reads, per CTA: blocks * 8 bytes, its part of the stash twice; writes the keys.
    Latency-bound: 24 us on an H200 if keys are few. Where all multiprocessors have many, by
    instructions: for 32 keys 31 of a warp where scores are bytes, 47 where they are f32.
@@ -12892,9 +12894,9 @@ __device__ __forceinline__ void end_part(const params &p, const M &s, float *at_
 
 /* The tuned kernel: everything on tensor cores, for up to 8 query heads.
    Grid: (part of a list, list x slice of 8 heads, sequences of a pass, see take_row). A CTA has
-   every gridDim.x'th part, of p.list_keys keys: what parts sum up to does not depend on whose they are. With p.list_early a
-   part of the ranges has a CTA to itself, which does not wait for the list. Parts past the end
-   of a list leave at once. A warp has 16 keys of a part:
+   every gridDim.x'th part, of p.list_keys keys: what parts sum up to does not depend on whose
+   they are. With p.list_early a part of the ranges has a CTA to itself, which does not wait for
+   the list. Parts past the end of a list leave at once. A warp has 16 keys of a part:
      rows     entries, then all rows of K and V on their way together
      scores   as k_dense; a lane reads back what it copied itself
      weights  relative to the part's maximum; transposed they are what V is multiplied with, in
@@ -13810,8 +13812,9 @@ __global__ void __launch_bounds__(GROUP_THREADS, 1) k_list_groups(const __grid_c
 
 /* What k_list does not take: any type, stride and width, see k_dense_plain; scales of rows.
    Grid: (split, list x slice of 4 heads x 256 columns of V, sequences of a pass, see take_row).
-   Each of 4 warps owns every fourth 4 keys of its split: the lanes share a key's features, then a row's columns. Bound by
-   latency; nothing here is tuned. Barrier: for the warps' sums, in write_split. */
+   Each of 4 warps owns every fourth 4 keys of its split: the lanes share a key's features, then
+   a row's columns. Bound by latency; nothing here is tuned. Barrier: for the warps' sums, in
+   write_split. */
 __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_constant__ params p) {
     enum { GS = PLAIN_HEADS, COLUMNS = 256, EACH = COLUMNS / 32, KEYS = LIST_PLAIN_KEYS };
     SHARED(shared, list_plain_memory);
@@ -13966,9 +13969,8 @@ __global__ void __launch_bounds__(256) k_list_stats(const __grid_constant__ para
    p.list_keys keys that never hold keys of two parts. */
 
 /* A row's keys: [begin, lo) and [lo + mid, end) are read exactly, those between are chosen
-   from. b, row: its sequence and which row of a pass it is, see take_row; place: as what it has
-   its part of the workspace. */
-struct middle { int b, row, begin, end, position, lo, mid; };
+   from. b, row: what take_row makes of the row's place. */
+struct middle { int begin, end, position, lo, mid, b, row; };
 
 __device__ __forceinline__ middle middle_of(const params &p, int place) {
     middle r;
@@ -14124,8 +14126,8 @@ __device__ __forceinline__ unsigned mark(const middle &r, unsigned *bits, int ke
 }
 
 /* The `want` largest candidates in [lo, hi] join the set, or, should they not be so many, the
-   largest of all scores. */
-__device__ __noinline__ void choose_heavy(choose_memory &s, const middle &r, unsigned *bits,
+   largest of all scores. r is no reference, or the caller would have it in memory. */
+__device__ __noinline__ void choose_heavy(choose_memory &s, middle r, unsigned *bits,
                                           const float *scores, const u64 *list, int count, u64 *room,
                                           unsigned want, u64 lo, u64 hi) {
     candidates x = { list, scores, r.lo, count, nullptr };
@@ -14158,24 +14160,26 @@ __device__ __noinline__ void choose_heavy(choose_memory &s, const middle &r, uns
 }
 
 /* The exact score of a key, by a warp: for few keys, or rarely. */
-__device__ __noinline__ float exact_score(const params &p, const middle &r, int head, int key) {
-    const i64 at = row_offset(p, p.k_stride, r.b, key);
-    const char *q = p.q + r.b * p.q_stride[0] + (p.q_index + r.row) * p.q_stride[1] + head * p.q_stride[2],
+__device__ __noinline__ float exact_score(const params &p, int place, int head, int key, int position) {
+    int b = place;
+    const int row = take_row(p, b);
+    const i64 at = row_offset(p, p.k_stride, b, key);
+    const char *q = p.q + b * p.q_stride[0] + (p.q_index + row) * p.q_stride[1] + head * p.q_stride[2],
                *k = p.k + (at == NO_ROW ? 0 : at + head / p.group * p.k_stride[2]);
     float sum = 0.0f;
     for (int f = threadIdx.x & 31; f < p.d; f += 32)
         sum += load_any(p.q_type, q + f * p.q_stride[3]) * load_coded(p.k_type, k, f, p.k_stride[3]);
 #pragma unroll
     for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
-    sum *= key_scale(p, r.b, head / p.group, key);
-    return at == NO_ROW ? __int_as_float(0x7fc00000) : finished_score(p, head, sum, key - r.position);
+    sum *= key_scale(p, b, head / p.group, key);
+    return at == NO_ROW ? __int_as_float(0x7fc00000) : finished_score(p, head, sum, key - position);
 }
 
 /* Exact scores of the keys from .. to - 1 of the middle. */
-__device__ __noinline__ void score_exactly(const params &p, const middle &r, int head, int from, int to,
-                                           float *scores) {
+__device__ __noinline__ void score_exactly(const params &p, int place, int head, int position, int from,
+                                           int to, float *scores) {
     for (int j = from + (int)(threadIdx.x >> 5); j < to; j += CHOOSE / 32) {
-        const float x = exact_score(p, r, head, j);
+        const float x = exact_score(p, place, head, j, position);
         if ((threadIdx.x & 31) == 0) scores[j] = x;
     }
 }
@@ -14252,19 +14256,21 @@ __device__ __forceinline__ unsigned take_places(const params &p, const key_set &
    or, if that is true, all others are. As long as all words of a round are needed whatever they
    say, their order is none; the last ones go by warps, in order. `early` words of the first
    round have been taken before, `had` new ones. */
-__device__ __noinline__ bool draw_keys(const params &p, set_memory &s, const key_set &set, const middle &r,
+__device__ __noinline__ bool draw_keys(const params &p, set_memory &s, const key_set &set, int place,
                                        int kv, int count, int left, unsigned early, unsigned had,
                                        u64 *at) {
     const int tid = threadIdx.x, lane = tid & 31;
     const unsigned size = (unsigned)set.mid, uneven = (0u - size) % size;
     const bool rest = count > left - count;         /* then those that stay out are drawn */
-    const u64 key = row_key<1>(p, r.b);
+    int b = place;
+    const int row = take_row(p, b);
+    const u64 key = row_key<1>(p, b);
     int draws = rest ? left - count : count;
     u64 index = *at;
     __syncthreads();
     while (draws > 64) {
         const u64 end = index + (unsigned)draws;
-        unsigned new_ones[1] = { take_places(p, set, key, r.row, kv, index + early, end) };
+        unsigned new_ones[1] = { take_places(p, set, key, row, kv, index + early, end) };
         cta_sums<1>(s, new_ones);
         index = end;
         draws -= (int)(new_ones[0] + had);
@@ -14273,7 +14279,7 @@ __device__ __noinline__ bool draw_keys(const params &p, set_memory &s, const key
     if (tid < 32) {
         while (draws > 0) {
             const u64 mine = index + (unsigned)lane;
-            const uint4 x = sample_words(p, key, r.row, kv, mine);
+            const uint4 x = sample_words(p, key, row, kv, mine);
             const unsigned word = mine & 2 ? mine & 1 ? x.w : x.z : mine & 1 ? x.y : x.x;
             const u64 wide = (u64)word * size;
             const unsigned place = (unsigned)(wide >> 32), bit = 1u << (place & 31),
@@ -14492,8 +14498,8 @@ __device__ __forceinline__ bool is_last_of(choose_memory &s, va_counts &head, un
 /* The set of a KV head anew, by exact scores of all of the middle; `counts` of the group's
    heads. */
 __device__ __forceinline__ void choose_exactly(const params &p, choose_memory &s, const middle &r,
-                                               int place, int kv, va_counts *counts, unsigned *bits, u64 *room,
-                                               unsigned want) {
+                                               int place, int kv, va_counts *counts, unsigned *bits,
+                                               u64 *room, unsigned want) {
     const int tid = threadIdx.x, end = r.lo + r.mid;
 #pragma unroll 1
     for (int i = tid; i < (r.mid + 127) / 128; i += CHOOSE) *((uint4 *)bits + i) = make_uint4(0, 0, 0, 0);
@@ -14501,7 +14507,7 @@ __device__ __forceinline__ void choose_exactly(const params &p, choose_memory &s
     for (int g = 0; g < p.group; g++) {
         const int h = kv * p.group + g;
         float *all = (float *)p.stash + stash_entry(p, place, h, 0);
-        score_exactly(p, r, h, r.lo, end, all);
+        score_exactly(p, place, h, r.position, r.lo, end, all);
         __threadfence();
         __syncthreads();
         bool worse = false;
@@ -14562,8 +14568,8 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
     wait_for_previous();                            /* by all: what is next builds on it */
     if (!want || from >= to) return;
     if (from < copied_from || to > copied_to) {
-        score_exactly(p, r, head, from, min(to, copied_from), scores);
-        score_exactly(p, r, head, max(from, copied_to), to, scores);
+        score_exactly(p, place, head, r.position, from, min(to, copied_from), scores);
+        score_exactly(p, place, head, r.position, max(from, copied_to), to, scores);
         __syncthreads();
     }
 
@@ -14696,7 +14702,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_fill(const __grid_constant__ para
     int base = base_of(p, residual);
     u64 at = 0;
     bool rest = true;                               /* the sample is all that is not taken */
-    if (base < residual) rest = draw_keys(p, s, set, r, kv, base, residual, early, sums[2], &at);
+    if (base < residual) rest = draw_keys(p, s, set, place, kv, base, residual, early, sums[2], &at);
     else base = 0;
     if (blockIdx.x == 0 && tid == 0) {
         va_row x = {};
@@ -15091,7 +15097,8 @@ __global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ pa
     __syncthreads();
     bool rest = true;
     if (row.budget < row.residual)
-        rest = draw_keys(p, s, set, r, kv, row.budget - row.base, row.residual - row.base, 0, 0, &row.at);
+        rest = draw_keys(p, s, set, place, kv, row.budget - row.base, row.residual - row.base, 0, 0,
+                         &row.at);
     list_drawn(s, set, rest, r.lo, list);
 }
 
@@ -15214,7 +15221,7 @@ __device__ __forceinline__ void mask_scores(const params &p, const rank_row &r, 
 #pragma unroll 1
             for (int i = max(first, r.lo); i < min(first + (int)BLOCK, end); i++) {
                 if (i >= from && i < to) continue;
-                const float score = exact_score(p, r, head, i);
+                const float score = exact_score(p, b, head, i, r.position);
                 if (i == j) x[0] = score;
                 if (i == j + 1) x[1] = score;
             }
