@@ -18931,11 +18931,15 @@ bool places_fit(i64 rows, const geometry &g) { return rows * g.batch <= 65535; }
 
 /* Scores of as many query rows as share a pass over K. */
 void measure_pass(const santa_problem *problem, geometry *g) {
+    const santa_attention &a = problem->a;
+    const santa_dtype type = a.k.dtype;
+    /* one page for a lane's 8 keys, or a bad table entry would reach rows that do not use it;
+       slopes are of heads, not of slots */
+    const bool shared = (is_sixteen(type) || is_eight(type)) && !g->q_parts && !a.alibi_slopes
+                     && !a.first_tokens && (!a.block_table || a.k.shape[1] % 8 == 0);
+    const i64 rows = rows_in(has_two_sets(type, g->d) ? 2 * PASS_HEADS : PASS_HEADS, *g);
     g->slices = ceil_div(g->group, slice_heads_of(*g));
-    const santa_dtype type = problem->a.k.dtype;
-    const bool shared = is_sixteen(type) || is_eight(type);
-    const i64 slots = has_two_sets(type, g->d) ? 2 * PASS_HEADS : PASS_HEADS;
-    g->rows = shared && places_fit(rows_in(slots, *g), *g) ? rows_in(slots, *g) : 1;
+    g->rows = shared && places_fit(rows, *g) ? rows : 1;
     g->work = g->batch * g->kv_heads * g->slices * g->blocks;
 }
 
@@ -19172,12 +19176,8 @@ cudaError_t launch_pass(call &c) {
     return launch<k_first_scores>(c, scores_grid(c), SCORE_WARPS * 32, 0, false);
 }
 
-/* Query rows that a pass may have. */
-i64 rows_of_scores(const call &c) {
-    /* one page for a lane's 8 keys, or a bad table entry would reach rows that do not use it;
-       slopes are of heads, not of slots */
-    return c.streams && !c.g.q_parts && !c.p.slopes && c.p.eights && !c.p.first_tokens ? c.g.rows : 1;
-}
+/* Query rows that a pass may have, of those that measure_pass has made room for. */
+i64 rows_of_scores(const call &c) { return c.streams ? c.g.rows : 1; }
 
 /* The place of row p.q_index in its pass, of up to `most`. At its begin p.rows are those of the
    pass, and all have their places. */
@@ -21298,6 +21298,17 @@ santa_status sample_layout(const santa_problem &problem, call *c, size_t *extra)
     return c->l.total > (size_t)PTRDIFF_MAX / 2 ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
 
+/* Of one query row. */
+santa_status scores_layout(const santa_problem &problem, call *c) {
+    const pipeline *row = pipeline_of(problem);
+    memset((void *)c, 0, sizeof *c);
+    const santa_status s = geometry_of(*row, &problem, &c->g);
+    if (s != SANTA_OK) return s;
+    c->g.rows = 1;
+    c->l = layout_of(*row, c->g, problem.o.stash);
+    return SANTA_OK;
+}
+
 santa_status check_pointers(std::initializer_list<const void *> all) {
     santa_status s = SANTA_OK;
     for (const void *at : all) if (s == SANTA_OK && at) s = check_pointer(at);
@@ -21310,7 +21321,9 @@ using namespace santa_gpu;
 
 extern "C" size_t santa_cuda_scores_workspace_size(const santa_attention *a, const santa_options *o) {
     santa_problem problem;
-    return scores_problem(a, o, &problem) == SANTA_OK ? workspace_size(&problem) : 0;
+    call c;
+    return scores_problem(a, o, &problem) == SANTA_OK && scores_layout(problem, &c) == SANTA_OK
+               ? c.l.total + 255 : 0;
 }
 
 extern "C" santa_status santa_cuda_scores(const santa_attention *a, const santa_options *o, int64_t q_index,
@@ -21326,15 +21339,12 @@ extern "C" santa_status santa_cuda_scores(const santa_attention *a, const santa_
     if (scores_stride < problem.capacity) return SANTA_ERR_CAPACITY;
     if (overflows(problem.batch * problem.heads, scores_stride)) return SANTA_ERR_OVERFLOW;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
-    if (workspace_bytes < workspace_size(&problem)) return SANTA_ERR_WORKSPACE_SIZE;
+    if ((s = scores_layout(problem, &c)) != SANTA_OK) return s;
+    if (workspace_bytes < c.l.total + 255) return SANTA_ERR_WORKSPACE_SIZE;
     if (!lie_on(4, { scores })) return SANTA_ERR_BACKEND_ALIGNMENT;
     s = check_pointers({ a->q.data, a->k.data, a->k_scales.data, a->seq_lens, a->kv_start,
                          a->context_lens, a->block_table, a->alibi_slopes, scores, workspace });
     if (s != SANTA_OK) return s;
-    memset((void *)&c, 0, sizeof c);
-    const pipeline *row = pipeline_of(problem);
-    if ((s = geometry_of(*row, &problem, &c.g)) != SANTA_OK) return s;
-    c.l = layout_of(*row, c.g, problem.o.stash);
     if ((s = prepare(&problem, workspace, &c)) != SANTA_OK) return s;
     c.p.q_index = (int)q_index;
     c.p.raw = 1;

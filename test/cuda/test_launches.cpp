@@ -3110,6 +3110,38 @@ static void mutate(problem *x, test_rng *r) {
     }
 }
 
+/* A workspace has room for several query rows only where they share a pass; the scores step has
+   one. */
+static void room_for_rows(void) {
+    standin.card = &standin_cards[0];
+    for (santa_method m : {SANTA_PROP, SANTA_TOP_K, SANTA_TOP_P, SANTA_VATTENTION}) {
+        size_t bytes[2][6];
+        for (int many = 0; many < 2; many++)
+            for (int kind = 0; kind < 6; kind++) {
+                problem x = make({2, many ? 16 : 1, 4, 4, 3000, 128, 128, kind == 1 ? 12 : 16, SANTA_BF16,
+                                  NHD}, m);
+                if (kind == 2) x.a.q.dtype = SANTA_F32;
+                if (kind == 3) x.a.alibi_slopes = (const float *)address(R_SLOPES);
+                if (kind == 4) { x.a.window = 100; x.a.first_tokens = 4; }
+                if (m == SANTA_VATTENTION && kind == 4) x.a.window = x.a.first_tokens = 0;
+                if (kind == 5) x.a.q.shape[1] = x.a.out.shape[1] = 1;
+                bytes[many][kind] = santa_workspace_size(&x.a, &x.o);
+                CHECK_MSG(bytes[many][kind] > 0, "%s, kind %d", santa_method_name(m), kind);
+            }
+        CHECK_MSG(bytes[1][0] > 15 * bytes[0][0], "%s: %llu bytes of 16 rows", santa_method_name(m),
+                  (unsigned long long)bytes[1][0]);
+        for (int kind = 1; kind < 6; kind++)
+            if (m != SANTA_VATTENTION || kind != 4)
+                CHECK_MSG(bytes[1][kind] == bytes[0][kind], "%s, kind %d: %llu bytes of 16 rows, one's %llu",
+                          santa_method_name(m), kind, (unsigned long long)bytes[1][kind],
+                          (unsigned long long)bytes[0][kind]);
+    }
+    problem one = make({2, 1, 4, 4, 3000, 128, 128, 16, SANTA_BF16, NHD}, SANTA_DENSE),
+            many = make({2, 16, 4, 4, 3000, 128, 128, 16, SANTA_BF16, NHD}, SANTA_DENSE);
+    CHECK(santa_cuda_scores_workspace_size(&one.a, &one.o)
+          == santa_cuda_scores_workspace_size(&many.a, &many.o));
+}
+
 static void random_calls(void) {
     const int calls = test_quick ? 4000 : 60000;
     test_rng r = test_rng_make(2);
@@ -3193,6 +3225,7 @@ static const test_case launches[] = {{"wide_groups", wide_groups},
                                      {"sparse_errors", sparse_errors},
                                      {"host_pointers", host_pointers},
                                      {"odd_addresses", odd_addresses},
+                                     {"room_for_rows", room_for_rows},
                                      {"every_kernel", every_kernel},
                                      {"random_calls", random_calls},
                                      {"every_status", every_status},
