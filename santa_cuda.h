@@ -127,7 +127,7 @@
                        for a smaller workspace at about the same speed. See the stash section of
                        santa.h. With q_len > 1 and K of 16 or 8 bits it has room for up to 8 /
                        group rows, of head_dim up to 128 (of e4m3 above 64, too) for 16 / group,
-                       which share a pass over K unless there is ALiBi, first_tokens, an f32 q
+                       which share a pass over K, unless there is ALiBi, first_tokens, an f32 q
                        or pages of no multiple of 8 keys. From a copy of K it has room for 16 /
                        group rows of any call, up to groups of 8, and 8 heads of them share a
                        pass over the copy. Top-k, top-p and vattention choose and read the keys

@@ -3132,11 +3132,11 @@ static void room_for_rows(void) {
                   (unsigned long long)bytes[1][0]);
         for (int kind = 1; kind < 6; kind++)
             if (m != SANTA_VATTENTION || kind != 4)
-                CHECK_MSG(bytes[1][kind] == bytes[0][kind], "%s, kind %d: %llu bytes of 16 rows, one's %llu",
+                CHECK_MSG(bytes[1][kind] == bytes[0][kind], "%s, kind %d: 16 rows have %llu bytes, one %llu",
                           santa_method_name(m), kind, (unsigned long long)bytes[1][kind],
                           (unsigned long long)bytes[0][kind]);
     }
-    problem one = make({2, 1, 4, 4, 3000, 128, 128, 16, SANTA_BF16, NHD}, SANTA_DENSE),
+    problem one  = make({2, 1, 4, 4, 3000, 128, 128, 16, SANTA_BF16, NHD}, SANTA_DENSE),
             many = make({2, 16, 4, 4, 3000, 128, 128, 16, SANTA_BF16, NHD}, SANTA_DENSE);
     CHECK(santa_cuda_scores_workspace_size(&one.a, &one.o)
           == santa_cuda_scores_workspace_size(&many.a, &many.o));
