@@ -3132,7 +3132,7 @@ static void room_for_rows(void) {
                   (unsigned long long)bytes[1][0]);
         for (int kind = 1; kind < 6; kind++)
             if (m != SANTA_VATTENTION || kind != 4)
-                CHECK_MSG(bytes[1][kind] == bytes[0][kind], "%s, kind %d: 16 rows have %llu bytes, one %llu",
+                CHECK_MSG(bytes[1][kind] == bytes[0][kind], "%s, kind %d: %llu bytes, but one row %llu",
                           santa_method_name(m), kind, (unsigned long long)bytes[1][kind],
                           (unsigned long long)bytes[0][kind]);
     }
