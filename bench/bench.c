@@ -333,6 +333,24 @@ static void encode_copy(void *context, int64_t i) {
     if (s != SANTA_OK) e->s = s;
 }
 
+/* Blocks that a range of keys ends are that range's, so that threads each take one. */
+typedef struct part_encoder {
+    const cell *c;
+    const santa_attention *a;
+    santa_status s[MAX_THREADS];
+} part_encoder;
+static void encode_part(void *context, int64_t i) {
+    part_encoder *e = (part_encoder *)context;
+    const int64_t n = e->c->n, parts = e->c->threads;
+    e->s[i] = santa_proxy_encode(e->a, n * i / parts, n * (i + 1) / parts, NULL);
+}
+static santa_status encode_in_parts(const cell *c, const santa_attention *a) {
+    part_encoder e = { c, a, { SANTA_OK } };
+    on_threads(c->threads, encode_part, &e);
+    for (int i = 0; i < c->threads; i++) if (e.s[i] != SANTA_OK) return e.s[i];
+    return SANTA_OK;
+}
+
 static santa_status make_copies(const cell *c) {
     santa_attention a = attention(c, arena.data);
     encoder e = { c, SANTA_OK };
@@ -496,7 +514,7 @@ static double once(const cell *c, row *r) {
             case ASSIGN: s = assign(&a, &r->o); break;
             case PRODUCTS: on_threads(c->threads, product_task, r->workspace); break;
             case READ_COPY: read_once((const char *)a.proxy, copies.size, c->threads); break;
-            case ENCODE:  s = santa_proxy_encode(&a, 0, c->n, NULL); break;      /* by one thread */
+            case ENCODE:  s = encode_in_parts(c, &a); break;
             case READ_ROWS: read_tenth(c, &a, (const int32_t *)r->workspace); break;
             case PLAIN_C:
                 plain_c(c, (const float *)a.k.data, (const float *)a.v.data, (float *)r->workspace); break;
