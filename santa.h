@@ -1666,18 +1666,6 @@ static int32_t santa__below_inf(float f) {
     return (int32_t)(u & 0x7fffffffu) - (int32_t)(u >> 31) - 0x7f800000;
 }
 static int santa__nan_or_plus_inf(float f) { return santa__below_inf(f) >= 0; }
-/* NaN or +infinity among n numbers; in eights, which compilers make vectors of. */
-SANTA__OFTEN
-static int santa__has_bad(const float *f, int64_t n) {
-    int32_t all[8] = {-1, -1, -1, -1, -1, -1, -1, -1};
-    int64_t i;
-    int k;
-    for (i = 0; i + 8 <= n; i += 8)
-        for (k = 0; k < 8; k++) all[k] &= santa__below_inf(f[i + k]);
-    for (; i < n; i++) all[0] &= santa__below_inf(f[i]);
-    for (k = 1; k < 8; k++) all[0] &= all[k];
-    return all[0] >= 0;
-}
 static int santa__not_finite_d(double d) {
     uint64_t u;
     memcpy(&u, &d, 8);
@@ -2098,6 +2086,7 @@ typedef struct santa__kernels {
     void (*dot_bf16)(const char *const *row, int n, int64_t d, const santa__queries *x);
     void (*mass)(float *s, int64_t s_stride, int64_t heads, int n, float *max, float *sum, int64_t stride);
     void (*exps)(float *x);
+    uint64_t (*above)(const float *s, float limit);                   /* or NULL, see santa__above */
     void (*accumulate)(santa_dtype t, const char *const *row, int n, int64_t dv, const santa__weights *x);
     void (*copied)(const char *block, const santa__format *f, const santa__copied *x);
     void (*rotate)(float *x, const float *turn, const santa__format *f);
@@ -2159,6 +2148,7 @@ typedef struct santa__kernels {
    vset(f)  vget(p)  vput(p, x)  vadd  vsub  vmul  vmax  vfma(a, b, c) = a * b + c
    vround: to the nearest integer              vpow2(x, n) = x * 2^n for integer n
    vfrom(x, limit, y) = x >= limit ? y : 0     vbad(x): nonzero if NaN or +inf is in it
+   vabove(x, limit), but for SANTA__BY_STRIP: bit i says that lane i is not below it
    vtotal, vtop: sum and maximum of the lanes
    vsums(x, out): out[i] = sum of the lanes of x[i], i < SANTA__KEEP_K
    vtotals(x): vtotal of x[i] in lane i, the same bits
@@ -2575,6 +2565,9 @@ SANTA__INLINE __m256 santa__vpow2_avx2(__m256 x, __m256 n) {
 SANTA__INLINE __m256 santa__vfrom_avx2(__m256 x, float limit, __m256 a) {
     return _mm256_and_ps(_mm256_cmp_ps(x, _mm256_set1_ps(limit), _CMP_GE_OQ), a);
 }
+SANTA__INLINE unsigned santa__vabove_avx2(__m256 x, float limit) {
+    return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(x, _mm256_set1_ps(limit), _CMP_NLT_UQ));
+}
 SANTA__INLINE int santa__vbad_avx2(__m256 x) {
     const __m256i b = _mm256_castps_si256(x), inf = _mm256_set1_epi32(0x7f800000);
     const __m256i nan = _mm256_cmpgt_epi32(_mm256_and_si256(b, _mm256_set1_epi32(0x7fffffff)), inf);
@@ -2752,6 +2745,9 @@ SANTA__INLINE __m512 santa__vround_avx512(__m512 x) {                  /* 8: wha
 SANTA__INLINE __m512 santa__vpow2_avx512(__m512 x, __m512 n) { return _mm512_scalef_ps(x, n); }
 SANTA__INLINE __m512 santa__vfrom_avx512(__m512 x, float limit, __m512 a) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_GE_OQ), a);
+}
+SANTA__INLINE unsigned santa__vabove_avx512(__m512 x, float limit) {
+    return _mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_NLT_UQ);
 }
 SANTA__INLINE int santa__vbad_avx512(__m512 x) {                      /* quiet, signalling NaN; +inf */
     return (int)_mm512_fpclass_ps_mask(x, 0x89);
@@ -3079,6 +3075,10 @@ SANTA__INLINE float32x4_t santa__vpow2_neon(float32x4_t x, float32x4_t n) {
 }
 SANTA__INLINE float32x4_t santa__vfrom_neon(float32x4_t x, float limit, float32x4_t a) {
     return vreinterpretq_f32_u32(vandq_u32(vcgeq_f32(x, vdupq_n_f32(limit)), vreinterpretq_u32_f32(a)));
+}
+SANTA__INLINE unsigned santa__vabove_neon(float32x4_t x, float limit) {
+    static const uint32_t bit[4] = {1, 2, 4, 8};
+    return vaddvq_u32(vbicq_u32(vld1q_u32(bit), vcltq_f32(x, vdupq_n_f32(limit))));
 }
 SANTA__INLINE int santa__vbad_neon(float32x4_t x) {
     const uint32x4_t b = vreinterpretq_u32_f32(x), inf = vdupq_n_u32(0x7f800000u);
@@ -5951,31 +5951,70 @@ static void santa__radix(const float *s, int64_t n, float floor, double want, in
 /* Keys in santa__select's list, and those that it guesses from, at most. */
 enum { SANTA__NEAR = 4096, SANTA__GUESSED_FROM = 2048 };
 
-/* From i on, a multiple of 8, the first eight scores that are not all below the floor, or the
-   last few. tops: NULL, or the largest score of each block. Compilers make vectors of it. */
-static int64_t santa__eight(const float *s, int64_t i, int64_t n, const float *tops, float floor) {
-    int any, k;
-    for (; i + 8 <= n; i += 8) {
-        if (tops && i % SANTA_BLOCK == 0 && tops[i / SANTA_BLOCK] < floor) i += SANTA_BLOCK - 8;
-        else {
-            for (any = 0, k = 0; k < 8; k++) any |= !(s[i + k] < floor);
-            if (any) break;
-        }
-    }
+static int santa__lowest_bit(uint64_t bits) {
+#if defined(__GNUC__) || defined(__clang__)
+    return __builtin_ctzll(bits);
+#else
+    int i = 0;
+    while (!(bits >> i & 1u)) i++;
     return i;
+#endif
+}
+
+/* n scores to choose from, tops the largest of each 64 of them or NULL, and the choice: those
+   above the threshold, see santa__radix, and the first `ties` of those at it. */
+typedef struct santa__choosing {
+    const santa__kernels *kernel;
+    const float *s, *tops;
+    int64_t n, ties, at;                     /* bits: of the 64 from `at` on, which santa__next has next */
+    uint64_t bits;
+    uint32_t threshold;
+} santa__choosing;
+
+SANTA__ONE_COPY
+static santa__choosing santa__choosing_from(const santa__kernels *kernel, const float *s, int64_t n,
+                                            const float *tops) {
+    santa__choosing c;
+    memset(&c, 0, sizeof c);
+    c.kernel = kernel;
+    c.s = s;
+    c.n = n;
+    c.tops = tops;
+    c.at = -SANTA_BLOCK;
+    return c;
+}
+
+/* Which of the 64 scores from i on, or of the last few, are not below the floor, a NaN among
+   them. */
+static uint64_t santa__above(const santa__choosing *c, int64_t i, float floor) {
+    const float *s = c->s + i;
+    int64_t n = SANTA__MIN(c->n - i, (int64_t)SANTA_BLOCK);
+    uint64_t bits = 0;
+    if (c->tops && c->tops[i / SANTA_BLOCK] < floor) return 0;
+    if (n == SANTA_BLOCK && c->kernel->above) return c->kernel->above(s, floor);
+    while (n-- > 0) bits = bits << 1 | (uint64_t)!(s[n] < floor);
+    return bits;
+}
+
+/* NaN or +infinity among n numbers. */
+static int santa__has_bad(const santa__kernels *kernel, const float *s, int64_t n) {
+    int64_t i;
+    for (i = 0; i < n; i++)
+        if (n - i >= SANTA_BLOCK && kernel->above) {
+            if (kernel->above(s + i, santa__inf())) return 1;
+            i += SANTA_BLOCK - 1;
+        } else if (santa__nan_or_plus_inf(s[i])) return 1;
+    return 0;
 }
 
 /* How many scores reach the floor; as many of them as the list has room for, as keys, and one
-   more. Writes each of an eight, over the last one if that does not reach it: a jump for each
-   would be guessed wrong too often. */
-static int64_t santa__near(const float *s, int64_t n, const float *tops, float floor, uint32_t *list,
-                           int64_t room) {
-    int64_t i = 0, count = 0, end;
-    while ((i = santa__eight(s, i, n, tops, floor)) < n)
-        for (end = SANTA__MIN(i + 8, n); i < end; i++) {
-            list[SANTA__MIN(count, room)] = santa__sortable(s[i]);
-            count += !(s[i] < floor);                                 /* a NaN counts, but is not chosen */
-        }
+   more. A NaN counts, but is not chosen. */
+static int64_t santa__near(const santa__choosing *c, float floor, uint32_t *list, int64_t room) {
+    int64_t i, count = 0;
+    uint64_t bits;
+    for (i = 0; i < c->n; i += SANTA_BLOCK)
+        for (bits = santa__above(c, i, floor); bits; bits &= bits - 1, count++)
+            list[SANTA__MIN(count, room)] = santa__sortable(c->s[i + santa__lowest_bit(bits)]);
     return count;
 }
 
@@ -6003,66 +6042,73 @@ static void santa__rank(uint32_t *key, int64_t n, double want, uint32_t *thresho
 
 /* A floor that `want` scores reach, most likely few more: as many tops of blocks do, or as it
    looks from scores at equal distances, with four standard deviations to spare. */
-static float santa__floor_of(const float *s, int64_t n, const float *tops, double want, uint32_t *list) {
-    const int64_t blocks = n / SANTA_BLOCK, some = SANTA__MIN(n / 16, (int64_t)SANTA__GUESSED_FROM);
+static float santa__floor_of(const santa__choosing *c, double want, uint32_t *list) {
+    const int64_t n = c->n, blocks = n / SANTA_BLOCK,
+                  some = SANTA__MIN(n / 16, (int64_t)SANTA__GUESSED_FROM);
     uint32_t threshold = 0xffffffffu;
     int64_t ties, i;
-    if (tops && want < (double)blocks) {
-        const int64_t count = santa__near(tops, blocks, NULL, SANTA__MASK_LIMIT, list, SANTA__NEAR);
+    if (c->tops && want < (double)blocks) {
+        santa__choosing top = *c;
+        int64_t count;
+        top.s = c->tops;
+        top.n = blocks;
+        top.tops = NULL;
+        count = santa__near(&top, SANTA__MASK_LIMIT, list, SANTA__NEAR);
         if (count <= SANTA__NEAR) santa__rank(list, count, want, &threshold, &ties);
-        else santa__radix(tops, blocks, SANTA__MASK_LIMIT, want, 0, 0.0f, &threshold, &ties);
+        else santa__radix(top.s, blocks, SANTA__MASK_LIMIT, want, 0, 0.0f, &threshold, &ties);
     } else if (want < (double)(n / 8)) {
         const double share = want / (double)n * (double)some;
-        for (i = 0; i < some; i++) list[i] = santa__sortable(s[i * n / some]);
+        for (i = 0; i < some; i++) list[i] = santa__sortable(c->s[i * n / some]);
         santa__rank(list, some, share + 4.0 * sqrt(share) + 4.0, &threshold, &ties);
     }
     return threshold == 0xffffffffu ? SANTA__MASK_LIMIT
                                     : SANTA__MAX(santa__unsortable(threshold), SANTA__MASK_LIMIT);
 }
 
-/* What santa__radix says, for a count of keys. Looks at the top alone, where it can tell how
-   far down that goes. The list is scratch, with room for SANTA__NEAR keys or for all. */
-static void santa__select_in(const float *s, int64_t n, const float *tops, double want, uint32_t *list,
-                             int64_t room, uint32_t *threshold, int64_t *ties) {
-    float floor = n < 1024 ? SANTA__MASK_LIMIT : santa__floor_of(s, n, tops, want, list);
-    int64_t count = santa__near(s, n, tops, floor, list, room);
+/* Chooses `want` of the scores as santa__radix does. Looks at the top alone, where it can tell
+   how far down that goes. The list is scratch, with room for SANTA__NEAR keys or for all. */
+static void santa__select_in(santa__choosing *c, double want, uint32_t *list, int64_t room) {
+    float floor = c->n < 1024 ? SANTA__MASK_LIMIT : santa__floor_of(c, want, list);
+    int64_t count = santa__near(c, floor, list, room);
     if ((double)count < want && floor > SANTA__MASK_LIMIT) {
         floor = SANTA__MASK_LIMIT;
-        count = santa__near(s, n, tops, floor, list, room);
+        count = santa__near(c, floor, list, room);
     }
-    if (count <= room) santa__rank(list, count, want, threshold, ties);
-    else santa__radix(s, n, floor, want, 0, 0.0f, threshold, ties);
+    if (count <= room) santa__rank(list, count, want, &c->threshold, &c->ties);
+    else santa__radix(c->s, c->n, floor, want, 0, 0.0f, &c->threshold, &c->ties);
 }
 
 /* The same with a list of its own. */
-static void santa__select(const float *s, int64_t n, const float *tops, double want, uint32_t *threshold,
-                          int64_t *ties) {
+static void santa__select(santa__choosing *c, double want) {
     uint32_t list[SANTA__NEAR + 1];
-    santa__select_in(s, n, tops, want, list, SANTA__NEAR, threshold, ties);
+    santa__select_in(c, want, list, SANTA__NEAR);
 }
 
-/* The first score from i on that santa__select chose, or n. In ascending order: ties counts
-   down. */
-static int64_t santa__next(const float *s, int64_t i, int64_t n, const float *tops, uint32_t threshold,
-                           int64_t *ties) {
-    const float least = santa__unsortable(threshold), floor = SANTA__MAX(least, SANTA__MASK_LIMIT);
-    if (threshold == 0xffffffffu) return n;                           /* none is chosen */
-    for (; i < n; i++) {
-        if (i % 8 == 0 && (i = santa__eight(s, i, n, tops, floor)) >= n) break;
-        if (s[i] >= floor && (s[i] > least || (s[i] == least && (*ties)-- > 0))) return i;
+/* The next score of the choice, in ascending order of their numbers, or -1. */
+SANTA__ONE_COPY
+static int64_t santa__next(santa__choosing *c) {
+    const float least = santa__unsortable(c->threshold), floor = SANTA__MAX(least, SANTA__MASK_LIMIT);
+    if (c->threshold == 0xffffffffu) return -1;
+    for (;;) {
+        int64_t i;
+        while (!c->bits) {
+            if ((c->at += SANTA_BLOCK) >= c->n) return -1;
+            c->bits = santa__above(c, c->at, floor);
+        }
+        i = c->at + santa__lowest_bit(c->bits);
+        c->bits &= c->bits - 1;
+        if (c->s[i] > least || (c->s[i] == least && c->ties-- > 0)) return i;
     }
-    return n;
 }
 
 /* Softmax over the selected scores, `most` of them; s[0] belongs to key first. all: NULL, or
    the mass that other ranks have selected is in it, too. */
-static void santa__pick_selected(const float *s, int64_t n, const float *tops, int64_t first,
-                                 int64_t most, uint32_t threshold, int64_t ties, float m,
+static void santa__pick_selected(santa__choosing *c, int64_t first, int64_t most, float m,
                                  const double *all, santa__picks *l) {
     double total = 0.0;
-    int64_t i = -1;
-    while (l->rows < most && (i = santa__next(s, i + 1, n, tops, threshold, &ties)) < n) {
-        l->weight[l->rows] = (float)exp((double)s[i] - (double)m);
+    int64_t i;
+    while (l->rows < most && (i = santa__next(c)) >= 0) {
+        l->weight[l->rows] = (float)exp((double)c->s[i] - (double)m);
         total += (double)l->weight[l->rows];
         santa__picks_add(l, (int32_t)(first + i));
     }
@@ -6073,17 +6119,12 @@ static void santa__pick_selected(const float *s, int64_t n, const float *tops, i
 static void santa__draw_top(santa__mass *x, double want, int by_mass, santa__picks *l) {
     const int64_t n = x->blocks * x->block, most = by_mass || want > (double)n ? n : (int64_t)want;
     const float *tops = x->block == SANTA_BLOCK ? x->max : NULL;
-    const santa__choice *chosen = x->met ? &x->met->choice : NULL;
-    uint32_t threshold;
-    int64_t ties;
-    if (chosen) {
-        santa__pick_selected(x->u, n, tops, x->first * x->block, most, chosen->threshold, chosen->ties,
-                             x->m, &chosen->mass, l);
-        return;
-    }
-    if (by_mass) santa__radix(x->u, n, SANTA__MASK_LIMIT, want, 1, x->m, &threshold, &ties);
-    else santa__select(x->u, n, tops, want, &threshold, &ties);
-    santa__pick_selected(x->u, n, tops, x->first * x->block, most, threshold, ties, x->m, NULL, l);
+    const santa__choice *met = x->met ? &x->met->choice : NULL;
+    santa__choosing c = santa__choosing_from(x->kernel, x->u, n, tops);
+    if (met) { c.threshold = met->threshold; c.ties = met->ties; }
+    else if (by_mass) santa__radix(x->u, n, SANTA__MASK_LIMIT, want, 1, x->m, &c.threshold, &c.ties);
+    else santa__select(&c, want);
+    santa__pick_selected(&c, x->first * x->block, most, x->m, met ? &met->mass : NULL, l);
 }
 
 static void santa__draw_top_k(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l,
@@ -7208,10 +7249,10 @@ SANTA__NOINLINE static float santa__rounded_score(float s) {
 
 /* Scores of a block of the copy. Where the steps say too little they are NaN. */
 SANTA__ONCE SANTA__NOINLINE
-static void santa__round_scores(float *s) {
+static void santa__round_scores(const santa__kernels *kernel, float *s) {
     float top = SANTA__MASKED;
     int i;
-    if (santa__has_bad(s, SANTA_BLOCK)) return;
+    if (santa__has_bad(kernel, s, SANTA_BLOCK)) return;
     for (i = 0; i < SANTA_BLOCK; i++) top = SANTA__MAX(top, s[i]);
     if (top < SANTA__MASK_LIMIT) return;
     if (!(top > -69314.7f && top < 69314.7f)) { s[0] = santa__nan(); return; }
@@ -7241,7 +7282,7 @@ static void santa__copied_blocks(santa__job *j, int64_t span, int64_t from, int6
                 if (b * SANTA_BLOCK + k < part.from || b * SANTA_BLOCK + k >= part.to) s[k] = SANTA__MASKED;
         }
         for (x = 0; x < j->queries && santa__is_rounded(j->o); x++)
-            santa__round_scores(j->scores + x * p->score_stride + i * SANTA_BLOCK);
+            santa__round_scores(j->kernel, j->scores + x * p->score_stride + i * SANTA_BLOCK);
         santa__block_mass(j->kernel, is_top, j->scores + i * SANTA_BLOCK, p->score_stride, j->queries,
                           SANTA_BLOCK, SANTA__PART(float, j, block_max) + i,
                           SANTA__PART(float, j, block_sum) + i, p->blocks);
@@ -7388,14 +7429,14 @@ static int64_t santa__likely(const santa__mass *m, const float *u, int64_t want,
     const int64_t eights = m->blocks * (SANTA_BLOCK / 8);
     const float whole = is_rounded ? (float)(m->total + m->rest) : 0.0f;
     float least = 0.0f, *top = p + 7 * eights;      /* are read before what is found gets there */
-    uint32_t threshold = 0;
-    int64_t i, k, ties, found = 0;
+    santa__choosing c = santa__choosing_from(m->kernel, top, eights, NULL);
+    int64_t i, k, found = 0;
     for (i = 0; i < eights; i++) {
         if (i % (SANTA_BLOCK / 8) == 0) santa__largest(u + 8 * i, top + i);
         top[i] = santa__likelihood(top[i] * m->unit[8 * i / SANTA_BLOCK], whole);
     }
-    if (want < eights) santa__select(top, eights, NULL, (double)want, &threshold, &ties);
-    if (threshold & 0x80000000u) least = santa__from_bits(threshold & 0x7fffffffu);
+    if (want < eights) santa__select(&c, (double)want);
+    if (c.threshold & 0x80000000u) least = santa__from_bits(c.threshold & 0x7fffffffu);
     for (i = 0; i < eights; i++) {
         if (!(top[i] > 0.0f) || top[i] < least) continue;
         for (k = 8 * i; k < 8 * i + 8; k++) {
@@ -7420,11 +7461,11 @@ static int64_t santa__rescue(const santa__job *j, int64_t x, const santa__mass *
     const int is_rounded = santa__is_rounded(j->o);
     const int64_t want = j->o->proxy.rescue_keys,
                   found = santa__likely(m, u, want, is_rounded, s, index);
-    uint32_t threshold = head->threshold;
-    int64_t ties = head->ties, rows = 0, i, k, n, b;
-    if (!santa__has_ranks(j->o)) santa__select(s, found, NULL, (double)want, &threshold, &ties);
-    for (i = -1; (i = santa__next(s, i + 1, found, NULL, threshold, &ties)) < found;)
-        index[rows++] = index[i];
+    santa__choosing c = santa__choosing_from(j->kernel, s, found, NULL);
+    int64_t rows = 0, i, k, n, b;
+    if (santa__has_ranks(j->o)) { c.threshold = head->threshold; c.ties = head->ties; }
+    else santa__select(&c, (double)want);
+    while ((i = santa__next(&c)) >= 0) index[rows++] = index[i];
     for (i = 0; i < rows; i += SANTA_BLOCK)
         santa__score(j, santa__keys_from(index + i, 0, rows - i),
                      (int)SANTA__MIN(rows - i, (int64_t)SANTA_BLOCK), x, 1, s + i, SANTA_BLOCK);
@@ -7452,16 +7493,14 @@ static int64_t santa__rescue(const santa__job *j, int64_t x, const santa__mass *
    made. */
 static void santa__draw_ranked(const santa__job *j, const santa__mass *m, const santa__copied_head *head,
                                santa__picks *l) {
-    const int64_t n = m->blocks * SANTA_BLOCK;
+    santa__choosing c = santa__choosing_from(j->kernel, m->u, m->blocks * SANTA_BLOCK, m->max);
     const double total = m->total + m->rest;
-    uint32_t threshold = head->threshold;
-    int64_t ties = head->ties, i = -1;
+    int64_t i;
     if (j->o->method == SANTA_TOP_P)
-        santa__radix(m->u, n, SANTA__MASK_LIMIT, j->o->top_p * m->total, 1, m->m, &threshold, &ties);
-    else if (!santa__has_ranks(j->o))
-        santa__select(m->u, n, m->max, (double)j->o->num_samples, &threshold, &ties);
-    /* over ranks the threshold is what others said */
-    while (l->rows < j->plan->capacity && (i = santa__next(m->u, i + 1, n, m->max, threshold, &ties)) < n) {
+        santa__radix(m->u, c.n, SANTA__MASK_LIMIT, j->o->top_p * m->total, 1, m->m, &c.threshold, &c.ties);
+    else if (!santa__has_ranks(j->o)) santa__select(&c, (double)j->o->num_samples);
+    else { c.threshold = head->threshold; c.ties = head->ties; }     /* what others said */
+    while (l->rows < j->plan->capacity && (i = santa__next(&c)) >= 0) {
         m->chance[l->rows] = 1.0f;
         l->weight[l->rows] = (float)(exp((double)m->u[i] - (double)m->m) / total);
         santa__picks_add(l, (int32_t)(m->first * SANTA_BLOCK + i));
@@ -8048,16 +8087,6 @@ static int64_t santa__list_range(int32_t *list, int64_t count, int64_t from, int
     return count;
 }
 
-static int santa__lowest_bit(uint64_t bits) {
-#if defined(__GNUC__) || defined(__clang__)
-    return __builtin_ctzll(bits);
-#else
-    int i = 0;
-    while (!(bits >> i & 1u)) i++;
-    return i;
-#endif
-}
-
 /* The keys from first on that have a bit. */
 static int64_t santa__list_word(int32_t *list, int64_t count, int64_t first, uint64_t bits) {
     for (; bits; bits &= bits - 1) list[count++] = (int32_t)(first + santa__lowest_bit(bits));
@@ -8139,14 +8168,12 @@ static int64_t santa__va_predict(santa__va *x, int64_t g, int64_t want) {
    made. */
 static int64_t santa__va_best(santa__va *x, int64_t g, int64_t want) {
     const float *s = x->j->scores + g * x->j->plan->score_stride;
-    uint32_t threshold;
-    int64_t i, ties, marked = 0;
-    x->head[g].sums[SANTA__FIXED].bad |= santa__has_bad(s, x->mid);
-    if (x->met) { threshold = x->met[g].choice.threshold; ties = x->met[g].choice.ties; }
-    else
-        santa__select_in(s, x->mid, NULL, (double)want, (uint32_t *)(void *)x->list, x->mid, &threshold,
-                         &ties);
-    for (i = -1; (i = santa__next(s, i + 1, x->mid, NULL, threshold, &ties)) < x->mid;)
+    santa__choosing c = santa__choosing_from(x->j->kernel, s, x->mid, NULL);
+    int64_t i, marked = 0;
+    x->head[g].sums[SANTA__FIXED].bad |= santa__has_bad(x->j->kernel, s, x->mid);
+    if (x->met) { c.threshold = x->met[g].choice.threshold; c.ties = x->met[g].choice.ties; }
+    else santa__select_in(&c, (double)want, (uint32_t *)(void *)x->list, x->mid);
+    while ((i = santa__next(&c)) >= 0)
         marked += santa__set_bit(x->chosen, i);
     return marked;
 }
@@ -8163,7 +8190,7 @@ static void santa__va_scores(santa__va *x) {
             SANTA__MIN(part.to, x->lo + x->mid) - SANTA__MAX(part.from, x->lo);
         santa__copied_range(j, 0, x->lo, x->lo + x->mid, j->scores, stride);
         for (g = 0; g < j->group && !x->met; g++)    /* over ranks it shows */
-            is_exact |= santa__has_bad(j->scores + g * stride, x->mid);
+            is_exact |= santa__has_bad(j->kernel, j->scores + g * stride, x->mid);
         j->stats->proxy_rows_read += SANTA__MAX(copied, 0);
         x->looked = x->mid - SANTA__MAX(copied, 0);
     }
@@ -8494,15 +8521,15 @@ static void santa__probe(const santa__job *j, float *share, int64_t stride, sant
     const int use = santa__is_copied(j->o) ? SANTA__SCORE_BY_COPY : SANTA__READ_WHOLE;
     const int64_t n = j->p->a.buckets->num_buckets;
     float *sum = share + j->group * stride;
-    uint32_t threshold;
-    int64_t c, g, ties;
+    santa__choosing chosen = santa__choosing_from(j->kernel, sum, n, NULL);
+    int64_t c, g;
     for (c = 0; c < n; c++) {
         sum[c] = 0.0f;
         for (g = 0; g < j->group; g++) sum[c] += share[g * stride + c];
         if (bucket[c].count == 0) sum[c] = SANTA__MASKED;
     }
-    santa__select(sum, n, NULL, (double)j->o->saap.num_probes, &threshold, &ties);
-    for (c = -1; (c = santa__next(sum, c + 1, n, NULL, threshold, &ties)) < n;) bucket[c].use = use;
+    santa__select(&chosen, (double)j->o->saap.num_probes);
+    while ((c = santa__next(&chosen)) >= 0) bucket[c].use = use;
 }
 
 /* The keys that a copy of K scores, ascending, in blocks of 64 of them. Key of size x has the
@@ -9631,25 +9658,28 @@ static santa__rank_mass santa__mass_said(santa__mass *x) {
 }
 
 /* The best of n scores, and masked ones behind. tops: as santa__select's. */
-static void santa__say_best(const float *s, int64_t n, const float *tops, float *best, int64_t count) {
-    uint32_t threshold;
-    int64_t ties, i = -1, k = 0;
-    santa__select(s, n, tops, (double)count, &threshold, &ties);
-    while (k < count && (i = santa__next(s, i + 1, n, tops, threshold, &ties)) < n) best[k++] = s[i];
+static void santa__say_best(const santa__kernels *kernel, const float *s, int64_t n, const float *tops,
+                            float *best, int64_t count) {
+    santa__choosing c = santa__choosing_from(kernel, s, n, tops);
+    int64_t i, k = 0;
+    santa__select(&c, (double)count);
+    while (k < count && (i = santa__next(&c)) >= 0) best[k++] = s[i];
     for (; k < count; k++) best[k] = SANTA__MASKED;
 }
 
 /* The choice from the best of each rank. */
-static void santa__choose_best(const santa__said *x, float *best, int64_t count, float m,
-                               santa__choice *c) {
-    int64_t r, i, ties, before = 0;
+static void santa__choose_best(const santa__kernels *kernel, const santa__said *x, float *best,
+                               int64_t count, float m, santa__choice *c) {
+    santa__choosing chosen = santa__choosing_from(kernel, best, x->ranks->count * count, NULL);
+    int64_t r, i, before = 0;
     for (r = 0; r < x->ranks->count; r++)
         memcpy(best + r * count, santa__said_mass(x, r) + 1, (size_t)count * sizeof *best);
-    santa__select(best, r * count, NULL, (double)count, &c->threshold, &c->ties);
+    santa__select(&chosen, (double)count);
+    c->threshold = chosen.threshold;
+    c->ties = chosen.ties;
     for (i = 0; i < x->ranks->rank * count; i++)
         before += best[i] >= SANTA__MASK_LIMIT && santa__sortable(best[i]) == c->threshold;
-    for (i = -1, ties = c->ties;
-         c->has_mass && (i = santa__next(best, i + 1, r * count, NULL, c->threshold, &ties)) < r * count;)
+    while (c->has_mass && (i = santa__next(&chosen)) >= 0)
         c->mass += (double)(float)exp((double)best[i] - (double)m);
     c->ties = SANTA__MAX(c->ties - before, 0);
 }
@@ -9712,10 +9742,10 @@ static int santa__choice_passes(const santa_options *o) {
 }
 
 /* tops: as santa__select's. */
-static void santa__say_choice(const santa_options *o, const float *s, int64_t n, const float *tops,
+static void santa__say_choice(const santa__job *j, const float *s, int64_t n, const float *tops,
                               int pass, const santa__choice *c, santa__rank_mass *message) {
-    const int64_t best = santa__num_best(o);
-    if (best > 0) santa__say_best(s, n, tops, (float *)(void *)(message + 1), best);
+    const int64_t best = santa__num_best(j->o);
+    if (best > 0) santa__say_best(j->kernel, s, n, tops, (float *)(void *)(message + 1), best);
     else santa__say_bins(s, n, (float)message->max, 24 - 8 * pass, c,
                          (santa__rank_bins *)(void *)(message + 1));
 }
@@ -9724,7 +9754,7 @@ static void santa__choose(const santa__call *call, const santa__said *x, int pas
                           santa__choice *c) {
     const int64_t best = santa__num_best(&call->p.o);
     float *all = (float *)(void *)(call->meeting + santa__meeting_of(&call->p).best);
-    if (best > 0) santa__choose_best(x, all, best, m, c);
+    if (best > 0) santa__choose_best(santa__kernels_of(call->p.o.isa), x, all, best, m, c);
     else santa__choose_bin(x, 24 - 8 * pass, m, c);
 }
 
@@ -9760,9 +9790,9 @@ static void santa__say_mass(const santa__job *j, int64_t x, santa__rank_mass *me
 static void santa__say_scores(const santa__job *j, int64_t x, int pass, const santa__choice *c,
                               santa__rank_mass *message) {
     santa__mass mass;
-    if (j->begin == j->end) { santa__say_choice(j->o, NULL, 0, NULL, pass, c, message); return; }
+    if (j->begin == j->end) { santa__say_choice(j, NULL, 0, NULL, pass, c, message); return; }
     mass = santa__mass_of(j, x);
-    santa__say_choice(j->o, santa__weights_of(j, x), mass.blocks * mass.block,
+    santa__say_choice(j, santa__weights_of(j, x), mass.blocks * mass.block,
                       mass.block == SANTA_BLOCK ? mass.max : NULL, pass, c, message);
 }
 
@@ -10067,29 +10097,29 @@ static void santa__meet_rescues(santa__team *team, int64_t rescued) {
         santa__copied_head *head = &SANTA__PART(santa__copied_head, one, heads)[i % group];
         santa__mass *m = &SANTA__PART(santa__mass, one, masses)[i % group];
         float *s = SANTA__PART(float, one, ranked);
-        int64_t found, n = 0;
+        int64_t found;
         if (!head->is_rescued) continue;
         if (santa__is_top(one->o)) {
-            santa__say_best(m->u, m->blocks * SANTA_BLOCK, m->max, mine + k++ * most, most);
+            santa__say_best(m->kernel, m->u, m->blocks * SANTA_BLOCK, m->max, mine + k++ * most, most);
             continue;
         }
         santa__copied_shares(one, m, head->fixed_max, head->fixed);
         found = santa__likely(m, m->u, most, santa__is_rounded(one->o), s,
                               SANTA__PART(int32_t, one, rank_index));
-        santa__select(s, found, NULL, (double)most, &head->threshold, &head->ties);
-        for (c = -1; (c = santa__next(s, c + 1, found, NULL, head->threshold, &head->ties)) < found;)
-            mine[k * most + n++] = s[c];
-        while (n < most) mine[k * most + n++] = SANTA__MASKED;
-        k++;
+        santa__say_best(m->kernel, s, found, NULL, mine + k++ * most, most);
     }
     if (!santa__tell(team, mine, (size_t)(rescued * most) * sizeof *mine, all)) return;
     for (i = 0, k = 0; i < team->jobs * group; i++) {
         santa__copied_head *head =
             &SANTA__PART(santa__copied_head, &team->j[i / group], heads)[i % group];
+        santa__choosing chosen =
+            santa__choosing_from(team->j->kernel, one_head, ranks->count * most, NULL);
         if (!head->is_rescued) continue;
         for (r = 0; r < ranks->count; r++)
             memcpy(one_head + r * most, all + (r * rescued + k) * most, (size_t)most * sizeof *all);
-        santa__select(one_head, ranks->count * most, NULL, (double)most, &head->threshold, &head->ties);
+        santa__select(&chosen, (double)most);
+        head->threshold = chosen.threshold;
+        head->ties = chosen.ties;
         for (c = 0; c < ranks->rank * most; c++)
             head->ties -= santa__sortable(one_head[c]) == head->threshold;
         k++;
@@ -10248,7 +10278,7 @@ static void santa__va_say_choices(santa__job *j, int64_t span, int64_t from, int
         santa__rank_mass *message =
             (santa__rank_mass *)(void *)(j->message + (size_t)g * x->message_bytes / (size_t)j->group);
         message->max = message->total = 0.0;
-        santa__say_choice(j->o, j->scores + g * j->plan->score_stride, x->mid, NULL, j->pass,
+        santa__say_choice(j, j->scores + g * j->plan->score_stride, x->mid, NULL, j->pass,
                           &x->met[g].choice, message);
     }
 }
@@ -12243,7 +12273,7 @@ SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_o
     if (draws->capacity < SANTA__MIN(p.capacity, n)) return SANTA_ERR_CAPACITY;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     if (workspace_bytes < p.total || workspace_bytes - p.total < 63) return SANTA_ERR_WORKSPACE_SIZE;
-    if (santa__has_bad(scores, n)) return SANTA_ERR_NAN;
+    if (santa__has_bad(santa__kernels_of(o.isa), scores, n)) return SANTA_ERR_NAN;
     work = santa__align(workspace);
     u = (float *)(void *)(work + p.scores);
     max = (float *)(void *)(work + p.block_max);
@@ -13244,6 +13274,17 @@ SANTA__TARGET static void SANTA__ISA(exps)(float *x) {
         SANTA__ISA(vput)(x + i, SANTA__ISA(vexp)(SANTA__ISA(vget)(x + i)));
 }
 
+#if !SANTA__BY_STRIP
+/* Which of 64 scores are not below the limit. */
+SANTA__TARGET static uint64_t SANTA__ISA(above)(const float *s, float limit) {
+    uint64_t bits = 0;
+    int i;
+    for (i = SANTA_BLOCK - SANTA__LANES; i >= 0; i -= SANTA__LANES)
+        bits = bits << SANTA__LANES | SANTA__ISA(vabove)(SANTA__ISA(vget)(s + i), limit);
+    return bits;
+}
+#endif
+
 /* Columns c .. of vecs vectors for heads from g0 on, 4 or 2, or 1 of 2; the sums stay in
    registers over the rows. Each round of columns prefetches its part of the rows to come, the
    last one the rest: a whole row at once would be more than the CPU can have on the way. */
@@ -13770,9 +13811,14 @@ static const santa__kernels SANTA__ISA(kernels) = {
 #else
     NULL,
 #endif
-    SANTA__ISA(mass), SANTA__ISA(exps), SANTA__ISA(accumulate), SANTA__ISA(copied),
-    SANTA__ISA(rotate), SANTA__ISA(encode), SANTA__ISA(product), SANTA__ISA(sizes), SANTA__ISA(widen),
-    SANTA__ISA(panel),
+    SANTA__ISA(mass), SANTA__ISA(exps),
+#if SANTA__BY_STRIP
+    NULL,
+#else
+    SANTA__ISA(above),
+#endif
+    SANTA__ISA(accumulate), SANTA__ISA(copied), SANTA__ISA(rotate), SANTA__ISA(encode),
+    SANTA__ISA(product), SANTA__ISA(sizes), SANTA__ISA(widen), SANTA__ISA(panel),
 #ifdef SANTA__DOT_BF16
     SANTA__ISA(pair),
 #else
