@@ -6,12 +6,13 @@
      make bench-compare NEW=HEAD OLD=HEAD      one against itself: what is noise
      make bench-compare DIM=80                 of another head_dim, 128 if not given
      build/compare/compare --heads 64/8        of other heads
+     build/compare/compare --samples 2048      of more draws, or top keys
      build/compare/compare --cpu-time          of one thread on a busy machine
      make bench-compare COPY=1                 what can score by a copy of K in 4 bits, so
      build/compare/compare --help              all options
    Prints CSV: medians of the times, the median over the rounds of new / old with its quartiles,
    and whether both gave the same bits. One decode step, batch 1, 32 query heads on 8 KV heads,
-   Gaussian data, 128 draws; the query is f32, to bf16 K bf16. Every timed call works on the
+   Gaussian data; the query is f32, to bf16 K bf16. Every timed call works on the
    next window of an arena several times the last-level cache, so K and V come from memory;
    with --quick there is one window. */
 #define _DEFAULT_SOURCE
@@ -22,7 +23,7 @@
 #include "program.h"
 #include "compare.h"
 
-enum { MOST_HEADS = 64, SAMPLES = 128, MIN_ROUNDS = 7, MAX_ROUNDS = 10000, MAX_CELLS = 10000 };
+enum { MOST_HEADS = 64, MIN_ROUNDS = 7, MAX_ROUNDS = 10000, MAX_CELLS = 10000 };
 
 typedef struct method { const char *name; } method;
 static const method methods[] = {
@@ -34,7 +35,7 @@ enum { METHODS = sizeof methods / sizeof *methods };
 
 static struct settings {
     int quick, copy, cpu_time;                       /* copy: score by copies of K */
-    int64_t heads, kv_heads;
+    int64_t heads, kv_heads, samples;
     unsigned types, layouts, methods;                /* bit i: entry i of the table */
     const isa_name *isa;
     int64_t n[MAX_LIST], threads[MAX_LIST];          /* ascending */
@@ -178,7 +179,7 @@ static void run_cells(const element *e, const layout *l, int64_t n) {
         for (int t = 0; t < set.thread_count; t++) {
             compare_call c = {
                 .type = e->name, .layout = l->name, .method = methods[m].name, .isa = set.isa->name,
-                .n = n, .heads = set.heads, .kv_heads = set.kv_heads, .num_samples = SAMPLES,
+                .n = n, .heads = set.heads, .kv_heads = set.kv_heads, .num_samples = set.samples,
                 .threads = set.threads[t], .parallel_for = run_tasks,
                 .q = e->dtype == SANTA_BF16 ? (const void *)query_bf16 : (const void *)query,
                 .out = output[0], .lse = lse[0],
@@ -212,6 +213,7 @@ static void usage(void) {
            "  --n LIST        contexts [4096,32k]\n"
            "  --threads LIST  [1,2]\n"
            "  --heads H/KV    query and KV heads, to 64/64 [32/8]\n"
+           "  --samples N     draws, or keys of top-k [128]\n"
            "  --cpu-time      the CPU's time in place of the clock's, for busy machines; one thread\n"
            "  --old TEXT, --new TEXT   where the two come from, for the first lines\n"
            "  --copy          scores by a copy of K in 4 bits; methods pps,top-k,vattention,sys\n"
@@ -224,11 +226,11 @@ static void usage(void) {
 
 static void parse(int argc, char **argv) {
     const char *types = "f32,f16,bf16,e4m3,q8_0", *places = "NHD,HND", *names = NULL, *isa = "auto";
-    const char *n = NULL, *threads = NULL, *seconds = NULL, *heads = "32/8";
+    const char *n = NULL, *threads = NULL, *seconds = NULL, *heads = "32/8", *samples = "128";
     const struct { const char *name, **value; } texts[] = {
         { "--types", &types }, { "--layouts", &places }, { "--methods", &names }, { "--isa", &isa },
         { "--n", &n }, { "--heads", &heads }, { "--threads", &threads }, { "--seconds", &seconds },
-        { "--old", &set.origin[0] }, { "--new", &set.origin[1] },
+        { "--samples", &samples }, { "--old", &set.origin[0] }, { "--new", &set.origin[1] },
     };
     for (int i = 1; i < argc; i++) {
         const int quick = !strcmp(argv[i], "--quick"), copy = !strcmp(argv[i], "--copy");
@@ -254,6 +256,8 @@ static void parse(int argc, char **argv) {
     if (sscanf(heads, "%" SCNd64 "/%" SCNd64, &set.heads, &set.kv_heads) != 2 || set.kv_heads < 1
         || set.heads > MOST_HEADS || set.heads < set.kv_heads || set.heads % set.kv_heads)
         refuse("--heads wants H/KV");
+    set.samples = atoll(samples);
+    if (set.samples < 1 || set.samples > INT32_MAX) refuse("--samples wants a number from 1 on");
     if (set.cpu_time && set.threads[set.thread_count - 1] > 1) refuse("--cpu-time is of one thread");
     set.seconds = seconds ? atof(seconds) : set.quick ? 0.2 : 3.0;
     set.isa = isa_in(isa);
