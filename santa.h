@@ -6118,9 +6118,8 @@ static void santa__pick_selected(santa__choosing *c, int64_t first, int64_t most
 
 static void santa__draw_top(santa__mass *x, double want, int by_mass, santa__picks *l) {
     const int64_t n = x->blocks * x->block, most = by_mass || want > (double)n ? n : (int64_t)want;
-    const float *tops = x->block == SANTA_BLOCK ? x->max : NULL;
     const santa__choice *met = x->met ? &x->met->choice : NULL;
-    santa__choosing c = santa__choosing_from(x->kernel, x->u, n, tops);
+    santa__choosing c = santa__choosing_from(x->kernel, x->u, n, x->max);
     if (met) { c.threshold = met->threshold; c.ties = met->ties; }
     else if (by_mass) santa__radix(x->u, n, SANTA__MASK_LIMIT, want, 1, x->m, &c.threshold, &c.ties);
     else santa__select(&c, want);
@@ -9792,8 +9791,7 @@ static void santa__say_scores(const santa__job *j, int64_t x, int pass, const sa
     santa__mass mass;
     if (j->begin == j->end) { santa__say_choice(j, NULL, 0, NULL, pass, c, message); return; }
     mass = santa__mass_of(j, x);
-    santa__say_choice(j, santa__weights_of(j, x), mass.blocks * mass.block,
-                      mass.block == SANTA_BLOCK ? mass.max : NULL, pass, c, message);
+    santa__say_choice(j, santa__weights_of(j, x), mass.blocks * mass.block, mass.max, pass, c, message);
 }
 
 /* What this rank says of the queries of a job. */
