@@ -200,9 +200,10 @@
    >>determinism
 
    Same inputs, options and machine type => same bits, whatever the batch composition, layout
-   (NHD, HND, any row stride), page size, number of threads, item range and tile_size of prop;
-   where features lie apart (feature-major K or V), of one layout and page size; from a copy of
-   K, of one size of its blocks: 64 keys, fewer in pages that are no multiple of 64.
+   (NHD, HND, any row stride), page size (on a GPU of whole 8 keys), number of threads, item
+   range and tile_size of prop; where features lie apart (feature-major K or V), of one layout
+   and page size; from a copy of K, of one size of its blocks: 64 keys, fewer in pages that are
+   no multiple of 64.
    Keys are handled in blocks of SANTA_BLOCK = 64 counted from token 0; sums inside a block are
    f32 in a fixed order that follows the instruction set's lanes, sums of block masses are f64
    from the first block to the last; sampled rows are added in ascending order (saap's bucket by
@@ -327,7 +328,9 @@
    draws. But a key that weighs much and that the copy says weighs nothing is drawn rarely, and
    no guard or std_error sees it before it is: encode what was overwritten again, give
    proxy_lens where memory was never encoded. out is a ratio of unbiased estimates: consistent,
-   not unbiased; its error falls as more are drawn. On a trained model's heads the squared bias
+   not unbiased; its error falls as more are drawn. With exact_above, by default, these are not
+   quite unbiased: it takes another look where what was drawn weighs much, so that lse is a
+   little too low on average, with 2 bits above all. On a trained model's heads the squared bias
    was .02 % of the squared error with 128 draws and 4 bits, .1 to .3 of 2 bits, std_error 1.1
    to 1.2 of the error.
    Read exactly and never drawn: the first 4 keys, the last 64 with those before them in their
@@ -383,8 +386,8 @@
    before RoPE. examples/saap has the trainer and the file format.
    santa_buckets_assign puts keys into an index as they come: 6 bytes a key and KV head, 8 a
    bucket. Read exactly, whatever the router says: the first keys, the last ones and those
-   before them in their 64 (options.saap). The other keys are the far ones. What is done with
-   them:
+   before them in their 64 (options.saap), and what the index does not hold. The other keys are
+   the far ones. What is done with them:
    - num_probes = l: the l buckets of the largest sum of f over the group's heads are read whole
      (softmax before the sum; ties go to the lower bucket; buckets without keys are passed
      over). Real buckets are far from equal in size: compare at equal stats.visited_rows, not at
@@ -472,8 +475,8 @@
    (santa_merge). Causal, window, kv_start and ALiBi go by the key's place in the sequence, and
    keys that they hide are skipped.
    Read: K and V of the entries, once for a KV head and query row; rows that are not listed
-   never. A key past its sequence is an error on the CPU, and gives NaN on a GPU, where a bad
-   weight does, too.
+   never, but a block_table must name pages of k and v for all keys that a row sees. A key past
+   its sequence is an error on the CPU, and gives NaN on a GPU, where a bad weight does, too.
 
    >>ranks
 
@@ -484,7 +487,8 @@
    context's end. The bytes that ranks exchange go through all_gather, which is yours:
    MPI_Allgather, ncclAllGather, gloo.
    dense                    each rank's output and lse are merged: one exchange a call, of 4 *
-                            (head_dim_v + 1) bytes a row and head.
+                            (head_dim_v + 1) bytes a row and head, in all a multiple of 8 with
+                            std_error.
    iid, strat, sys, prop    after the scores an exchange of 16 bytes a head, for each query row
                             and up to 8 KV heads at a time: the largest score and the mass. Each
                             rank then draws what falls on its part of the mass of all: the rows
@@ -652,7 +656,7 @@ extern "C" {
     X(ERR_NULL_ARGUMENT,       "a required pointer argument is NULL")                                      \
     X(ERR_NULL_DATA,           "q, k, v or out has no data (data pointer is NULL)")                        \
     X(ERR_DTYPE, "a tensor's dtype is not a santa_dtype, or that of q or out is for k and v only")         \
-    X(ERR_DEVICE,              "a tensor's device is not a santa_device")                                  \
+    X(ERR_DEVICE,              "a tensor's device is not a santa_device, or not this function's")          \
     X(ERR_DEVICE_MISMATCH, "q, k, v and out are not all on one device, or that is not the current one")    \
     X(ERR_NO_BACKEND,          "the tensors are on a GPU but no GPU backend is linked: add santa_cuda.cu") \
     X(ERR_SHAPE,               "a tensor has a zero or negative size")                                     \
@@ -699,7 +703,8 @@ extern "C" {
     X(ERR_ITEMS,               "item_begin, item_end is not a range of batch x kv_heads items")            \
     X(ERR_WORKSPACE_NULL,      "workspace is NULL")                                                        \
     X(ERR_WORKSPACE_SIZE,      "workspace is smaller than the size query says")                            \
-    X(ERR_CAPACITY,            "the draw list is shorter than santa_sample_capacity says")                 \
+    X(ERR_CAPACITY,                                                                                        \
+      "the draw list is shorter than santa_sample_capacity says, or scores_stride than a row's keys")      \
     X(ERR_INDEX,               "a batch, row, head or key index is out of range")                          \
     X(ERR_NAN,                 "the input holds a NaN or +infinity")                                       \
     X(ERR_PROBABILITIES,       "probabilities are negative, NaN or do not sum to 1 within 1e-3")           \
@@ -725,7 +730,7 @@ extern "C" {
     X(ERR_PROXY_OPTIONS,                                                                                   \
       "a count of options.proxy is below SANTA_NONE, or a limit not finite, or below 0 and not SANTA_NONE")\
     X(ERR_BACKEND_PROXY,       "this device makes no copy of K")                                           \
-    X(ERR_BUCKETS_NULL, "buckets is NULL, or its centroids, weights or index, or the keys to assign")      \
+    X(ERR_BUCKETS_NULL, "buckets is NULL, or its centroids, weights or index, or the assigned keys' data") \
     X(ERR_BUCKETS_SHAPE, "num_buckets is not in [1, 65536] or hidden not in [0, 65536]")                   \
     X(ERR_BUCKETS_DTYPE,       "the dtype of buckets is not f32, f16 or bf16")                             \
     X(ERR_BUCKETS_HEAD_DIM,    "buckets of keys want a head_dim of at most 1024")                          \
@@ -742,7 +747,7 @@ extern "C" {
     X(ERR_SAMPLE_ATTENTION,                                                                                \
       "an alpha above 1, num_chunks not in [0, 64], block_size not 64 or 128, per_head not 0 or 1, or "    \
       "an alpha or dense_above below 0 and not SANTA_NONE")                                                \
-    X(ERR_SAMPLE_CAUSAL, "sample-attention without a mask wants causal = 1 and no context_lens")           \
+    X(ERR_SAMPLE_CAUSAL, "sample-attention that chooses blocks wants causal = 1 and no context_lens")      \
     X(ERR_SAMPLE_SCORES, "sample-attention wants exact scores")                                            \
     X(ERR_KEY_LIST_SHAPE,                                                                                  \
       "max_list is not positive, key_list_stride is below it, or key_list_rows is not 0 or 1")             \
@@ -1032,7 +1037,7 @@ typedef int64_t (*santa_heavy_predictor)(void *user, int64_t batch, int64_t q_in
 typedef struct santa_vattention_options {
     int64_t sink_tokens;           /* first keys taken exactly,  0 = 128 */
     int64_t local_tokens;          /* last keys taken exactly,   0 = 128 */
-    int64_t heavy_tokens;          /* predicted keys per head,   0 = 2.5 % of the row's keys */
+    int64_t heavy_tokens;          /* predicted keys per head, 0 = 2.5 % of the row's, rounded up */
     int64_t base_samples;          /* n_b,                       0 = 2.5 % of the residual, at least 32 */
     double  epsilon;               /* relative error,            0 = 0.05 */
     double  delta;                 /* chance to miss it,         0 = 0.05 */
@@ -1108,7 +1113,8 @@ typedef struct santa_sample_attention_options {
     uint8_t *mask_out;             /* NULL, or where the mask that was used goes, likewise */
     santa_sample_audit *audit;     /* [batch, heads] or NULL */
     float   *row_mass;             /* [batch, q_len, heads] or NULL: share of each row's softmax in
-                                      what it read. All scores are computed for it */
+                                      what it read, 1 where there is no key. All scores are
+                                      computed for it */
 } santa_sample_attention_options;
 
 /* Runs task(context, i) for every i in [0, count), in any order, on any threads, and returns
@@ -1429,10 +1435,12 @@ SANTADEF size_t       santa_kmeans_workspace_size(int64_t n, int64_t d, int64_t 
    santa_decode gives:
        santa_scores -> santa_sample (per head) -> santa_gather.
    The same bits, with two exceptions that agree within rounding: dense, which santa_decode sums
-   block by block, and a forced isa, since santa_gather takes the best one. pps of a group draws
-   for each head alone here. From a copy of K the copy's scores are drawn from, and nothing
-   weighs the rows by K itself: other results. Attention sinks are not in them: santa_merge puts
-   one in, as a part of out 0 and lse the sink. CPU tensors only. */
+   block by block, and a forced isa, since santa_gather takes the best one. Other results: pps
+   of a group draws for each head alone here, rows below dense_below are drawn, and
+   sample-attention is exact, whatever blocks santa_decode would choose. From a copy of K the
+   copy's scores are drawn from, and nothing weighs the rows by K itself: other results.
+   Attention sinks are not in them: santa_merge puts one in, as a part of out 0 and lse the
+   sink. CPU tensors only. */
 
 /* Scores of one query row for the group of query heads of one KV head:
    scores[g * scores_stride + j], j < seq_len, after scale, soft cap and ALiBi; masked keys are
@@ -1462,9 +1470,11 @@ typedef struct santa_draws {
 
 /* Draw rows from softmax(scores[0..n)), n > 0, -inf = masked. Every method but vattention and
    saap (dense and sample-attention give all rows with mass; pps draws for this head alone, as
-   santa_decode does in a group of one). Uses o's method, num_samples, top_p, tile_size, seed
-   and offset (not dense_below, scores: o may be that of a whole call). NaN or +inf among the
-   scores is ERR_NAN; no key with mass gives rows = 0, lse = -inf. */
+   santa_decode does in a group of one). Uses o's method, num_samples, num_combs, top_p,
+   tile_size, stash, isa, seed and offset. o may be that of a whole call: dense_below, scores
+   and the arrays of seeds and offsets are not looked at. A sequence that has its own there
+   wants them in seed and offset. NaN or +inf among the scores is ERR_NAN; no key with mass
+   gives rows = 0, lse = -inf. */
 SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_options *o,
                                    santa_stream_id id, santa_draws *draws, void *workspace,
                                    size_t workspace_bytes);
@@ -4098,6 +4108,7 @@ SANTADEF santa_status santa_problem_make(const santa_attention *a, const santa_o
     if ((s = santa__check_options(a, o)) != SANTA_OK) return s;
     memset(&p, 0, sizeof p);
     p.a = *a;
+    if (p.a.proxy_bits == 0) p.a.proxy_bits = 4;
     p.o = santa__resolved(o, a->proxy_bits, a->buckets ? a->buckets->num_buckets : 0);
     p.batch = a->q.shape[0];
     p.q_len = a->q.shape[1];

@@ -713,6 +713,7 @@ static void methods_and_problems(void) {
     CHECK(p.head_dim == DIM && p.head_dim_v == DIM_V && p.capacity == LEN);
     CHECK(p.o.num_samples == 128 && p.o.tile_size == 256 && p.o.num_combs == 1 && p.o.bernoulli_draws == 4);
     CHECK(p.o.stash == SANTA_STASH_F32 && p.o.num_threads == 1 && p.o.dense_below == 0);
+    CHECK_INT(p.a.proxy_bits, 4);
     const santa_isa best = santa_best_isa();         /* AMX has nothing to do here */
     CHECK(p.o.isa == (best == SANTA_ISA_AMX ? SANTA_ISA_AVX512 : best));
     CHECK(p.o.item_begin == 0 && p.o.item_end == BATCH * KV_HEADS);
