@@ -5966,8 +5966,9 @@ static int santa__lowest_bit(uint64_t bits) {
 #if defined(__GNUC__) || defined(__clang__)
     return __builtin_ctzll(bits);
 #else
-    int i = 0;
-    while (!(bits >> i & 1u)) i++;
+    int i = 0, step;
+    for (step = 32; step; step /= 2)
+        if (!(bits >> i & (((uint64_t)1 << step) - 1))) i += step;
     return i;
 #endif
 }
