@@ -169,8 +169,25 @@ static void edges(void) {
     free(x);
 }
 
+/* More buckets than directions: those that have no row begin anew with rows that the seed
+   picks, any of them. */
+static void begins_anew(void) {
+    enum { N = 16, BUCKETS = 256 };
+    float x[N * N] = {0};
+    int64_t found[N] = {0};
+    for (int64_t i = 0; i < N; i++) x[i * N + i] = 1.0f + (float)i;
+    float *c = centroids_of(x, N, N, N, BUCKETS, 1, 5, NULL);
+    for (int64_t k = 0; k < BUCKETS; k++)
+        for (int64_t i = 0; i < N; i++) found[i] += c[k * N + i] == 1.0f;
+    for (int64_t i = 0; i < N; i++)                  /* 16 on average, and one that has rows */
+        CHECK_MSG(found[i] >= 3 && found[i] <= 40, "row %lld has %lld of %d centroids", (long long)i,
+                  (long long)found[i], BUCKETS);
+    free(c);
+}
+
 const test_case suite_kmeans[] = {
     {"steps, threads, seeds", steps},
     {"clusters, duplicates, zeros, refusals", edges},
+    {"buckets without rows", begins_anew},
     {0, 0}
 };
