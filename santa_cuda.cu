@@ -13825,9 +13825,9 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_co
     const int head = item * p.list_heads + slice * GS, heads = min(p.list_heads - slice * GS, (int)GS),
               kv = head / p.group;
     wait_for_previous();
-    const piece_window window = load_pieces(p, place, item, kv);
     const listed x = listed_keys(p, place, item);
     const int b = x.b;
+    const piece_window window = load_pieces(p, b, item, kv);
 #pragma unroll 1
     for (int part = blockIdx.x; part * p.list_keys < x.all; part += (int)gridDim.x) {
         const int from = part * p.list_keys, to = min(from + p.list_keys, x.all);
@@ -14160,9 +14160,8 @@ __device__ __noinline__ void choose_heavy(choose_memory &s, middle r, unsigned *
 }
 
 /* The exact score of a key, by a warp: for few keys, or rarely. */
-__device__ __noinline__ float exact_score(const params &p, int place, int head, int key, int position) {
-    int b = place;
-    const int row = take_row(p, b);
+__device__ __noinline__ float exact_score(const params &p, int b, int row, int head, int key,
+                                          int position) {
     const i64 at = row_offset(p, p.k_stride, b, key);
     const char *q = p.q + b * p.q_stride[0] + (p.q_index + row) * p.q_stride[1] + head * p.q_stride[2],
                *k = p.k + (at == NO_ROW ? 0 : at + head / p.group * p.k_stride[2]);
@@ -14176,10 +14175,10 @@ __device__ __noinline__ float exact_score(const params &p, int place, int head, 
 }
 
 /* Exact scores of the keys from .. to - 1 of the middle. */
-__device__ __noinline__ void score_exactly(const params &p, int place, int head, int position, int from,
-                                           int to, float *scores) {
+__device__ __noinline__ void score_exactly(const params &p, int b, int row, int head, int position,
+                                           int from, int to, float *scores) {
     for (int j = from + (int)(threadIdx.x >> 5); j < to; j += CHOOSE / 32) {
-        const float x = exact_score(p, place, head, j, position);
+        const float x = exact_score(p, b, row, head, j, position);
         if ((threadIdx.x & 31) == 0) scores[j] = x;
     }
 }
@@ -14256,14 +14255,12 @@ __device__ __forceinline__ unsigned take_places(const params &p, const key_set &
    or, if that is true, all others are. As long as all words of a round are needed whatever they
    say, their order is none; the last ones go by warps, in order. `early` words of the first
    round have been taken before, `had` new ones. */
-__device__ __noinline__ bool draw_keys(const params &p, set_memory &s, const key_set &set, int place,
+__device__ __noinline__ bool draw_keys(const params &p, set_memory &s, const key_set &set, int b, int row,
                                        int kv, int count, int left, unsigned early, unsigned had,
                                        u64 *at) {
     const int tid = threadIdx.x, lane = tid & 31;
     const unsigned size = (unsigned)set.mid, uneven = (0u - size) % size;
     const bool rest = count > left - count;         /* then those that stay out are drawn */
-    int b = place;
-    const int row = take_row(p, b);
     const u64 key = row_key<1>(p, b);
     int draws = rest ? left - count : count;
     u64 index = *at;
@@ -14507,7 +14504,7 @@ __device__ __forceinline__ void choose_exactly(const params &p, choose_memory &s
     for (int g = 0; g < p.group; g++) {
         const int h = kv * p.group + g;
         float *all = (float *)p.stash + stash_entry(p, place, h, 0);
-        score_exactly(p, place, h, r.position, r.lo, end, all);
+        score_exactly(p, r.b, r.row, h, r.position, r.lo, end, all);
         __threadfence();
         __syncthreads();
         bool worse = false;
@@ -14568,8 +14565,8 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
     wait_for_previous();                            /* by all: what is next builds on it */
     if (!want || from >= to) return;
     if (from < copied_from || to > copied_to) {
-        score_exactly(p, place, head, r.position, from, min(to, copied_from), scores);
-        score_exactly(p, place, head, r.position, max(from, copied_to), to, scores);
+        score_exactly(p, r.b, r.row, head, r.position, from, min(to, copied_from), scores);
+        score_exactly(p, r.b, r.row, head, r.position, max(from, copied_to), to, scores);
         __syncthreads();
     }
 
@@ -14702,7 +14699,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_fill(const __grid_constant__ para
     int base = base_of(p, residual);
     u64 at = 0;
     bool rest = true;                               /* the sample is all that is not taken */
-    if (base < residual) rest = draw_keys(p, s, set, place, kv, base, residual, early, sums[2], &at);
+    if (base < residual) rest = draw_keys(p, s, set, r.b, r.row, kv, base, residual, early, sums[2], &at);
     else base = 0;
     if (blockIdx.x == 0 && tid == 0) {
         va_row x = {};
@@ -15097,7 +15094,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ pa
     __syncthreads();
     bool rest = true;
     if (row.budget < row.residual)
-        rest = draw_keys(p, s, set, place, kv, row.budget - row.base, row.residual - row.base, 0, 0,
+        rest = draw_keys(p, s, set, r.b, r.row, kv, row.budget - row.base, row.residual - row.base, 0, 0,
                          &row.at);
     list_drawn(s, set, rest, r.lo, list);
 }
@@ -15221,7 +15218,7 @@ __device__ __forceinline__ void mask_scores(const params &p, const rank_row &r, 
 #pragma unroll 1
             for (int i = max(first, r.lo); i < min(first + (int)BLOCK, end); i++) {
                 if (i >= from && i < to) continue;
-                const float score = exact_score(p, b, head, i, r.position);
+                const float score = exact_score(p, b, 0, head, i, r.position);
                 if (i == j) x[0] = score;
                 if (i == j + 1) x[1] = score;
             }
@@ -18926,8 +18923,11 @@ cudaError_t count_listed(const call &c) {
     return launch<k_list_stats>(c, grid_of(c.g.stats), 256, 0, false);
 }
 
-/* Whether a grid has places for so many query rows of each sequence. */
-bool places_fit(i64 rows, const geometry &g) { return rows * g.batch <= 65535; }
+/* Those of rows_in, if a grid has places for so many of each sequence. */
+i64 rows_placed(i64 slots, const geometry &g) {
+    const i64 rows = rows_in(slots, g);
+    return rows * g.batch <= 65535 ? rows : 1;
+}
 
 /* Scores of as many query rows as share a pass over K. */
 void measure_pass(const santa_problem *problem, geometry *g) {
@@ -18937,9 +18937,8 @@ void measure_pass(const santa_problem *problem, geometry *g) {
        slopes are of heads, not of slots */
     const bool shared = (is_sixteen(type) || is_eight(type)) && !g->q_parts && !a.alibi_slopes
                      && !a.first_tokens && (!a.block_table || a.k.shape[1] % 8 == 0);
-    const i64 rows = rows_in(has_two_sets(type, g->d) ? 2 * PASS_HEADS : PASS_HEADS, *g);
     g->slices = ceil_div(g->group, slice_heads_of(*g));
-    g->rows = shared && places_fit(rows, *g) ? rows : 1;
+    g->rows = shared ? rows_placed(has_two_sets(type, g->d) ? 2 * PASS_HEADS : PASS_HEADS, *g) : 1;
     g->work = g->batch * g->kv_heads * g->slices * g->blocks;
 }
 
@@ -19343,7 +19342,7 @@ i64 copy_slots_of(const geometry &g) {
 santa_status measure_copy(const santa_problem *problem, i64 rows, geometry *g) {
     if (g->d > PROXY_DIM) return SANTA_ERR_BACKEND_SIZE;
     g->copy = copy_shape_of(&problem->a);
-    g->rows = g->ranks || g->group > PASS_HEADS || rows < 1 || !places_fit(rows, *g) ? 1 : rows;
+    g->rows = g->ranks || g->group > PASS_HEADS || rows < 1 ? 1 : rows;
     g->slices = ceil_div(g->group * g->rows, copy_slots_of(*g));
     g->items = g->batch * g->kv_heads * g->slices;
     return g->items * g->blocks < INT32_MAX ? SANTA_OK
@@ -19352,7 +19351,7 @@ santa_status measure_copy(const santa_problem *problem, i64 rows, geometry *g) {
 
 santa_status measure_proxy(const santa_problem *problem, geometry *g) {
     santa_status s = measure_teams(problem, g);
-    if (s == SANTA_OK) s = measure_copy(problem, rows_in(2 * PASS_HEADS, *g), g);
+    if (s == SANTA_OK) s = measure_copy(problem, rows_placed(2 * PASS_HEADS, *g), g);
     if (s != SANTA_OK) return s;
     g->fixed = g->batch * g->kv_heads * ceil_div(g->group, SLICE) * FIXED_PARTS * g->rows;
     g->work = g->fixed + g->items * g->blocks;      /* CTAs, at most */
@@ -19629,9 +19628,12 @@ cudaError_t launch_proxy(call &c) {
 /* What methods have that choose keys by scores, of K or of its copy: of ranks each query row by
    itself, since they tell each other. */
 santa_status measure_choice(const santa_problem *problem, bool copied, geometry *g) {
-    const santa_status s = copied ? measure_copy(problem, rows_in(2 * PASS_HEADS, *g), g) : SANTA_OK;
-    if (!copied) measure_pass(problem, g);
-    if (g->ranks) g->rows = 1;
+    santa_status s = SANTA_OK;
+    if (copied) s = measure_copy(problem, rows_placed(2 * PASS_HEADS, *g), g);
+    else {
+        measure_pass(problem, g);
+        if (g->ranks) g->rows = 1;
+    }
     return s != SANTA_OK || fits_scores(*g) ? s : SANTA_ERR_BACKEND_SIZE;
 }
 
@@ -20042,8 +20044,7 @@ santa_status measure_va(const santa_problem *problem, geometry *g) {
     if (problem->o.scores == SANTA_SCORES_PROXY) g->copy = copy_shape_of(&problem->a);
     const santa_status s = measure_choice(problem, g->by_copy, g);
     if (s != SANTA_OK) return s;
-    if (!g->by_scores && !g->ranks && places_fit(rows_in(2 * PASS_HEADS, *g), *g))
-        g->rows = rows_in(2 * PASS_HEADS, *g);
+    if (!g->by_scores && !g->ranks) g->rows = rows_placed(2 * PASS_HEADS, *g);
     const i64 heavy = v->heavy_tokens == SANTA_AUTO ? ceil_div(g->keys, 40)
                       : v->heavy_tokens < g->keys   ? v->heavy_tokens
                                                     : g->keys;
@@ -21286,20 +21287,8 @@ santa_status sample_problem(i64 batch, i64 heads, i64 n, const santa_options *o,
     return SANTA_OK;
 }
 
-/* Its sizes; *extra: where in a workspace V's row is, with the results that nobody wants behind
-   it. */
-santa_status sample_layout(const santa_problem &problem, call *c, size_t *extra) {
-    const pipeline *row = pipeline_of(problem);
-    memset((void *)c, 0, sizeof *c);
-    const santa_status s = geometry_of(*row, &problem, &c->g);
-    if (s != SANTA_OK) return s;
-    c->l = layout_of(*row, c->g, problem.o.stash);
-    *extra = add_part(&c->l, (size_t)(c->g.batch * c->g.heads + 1), 4 * sizeof(float));
-    return c->l.total > (size_t)PTRDIFF_MAX / 2 ? SANTA_ERR_OVERFLOW : SANTA_OK;
-}
-
-/* Of one query row. */
-santa_status scores_layout(const santa_problem &problem, call *c) {
+/* A step's sizes: of one query row. */
+santa_status step_layout(const santa_problem &problem, call *c) {
     const pipeline *row = pipeline_of(problem);
     memset((void *)c, 0, sizeof *c);
     const santa_status s = geometry_of(*row, &problem, &c->g);
@@ -21307,6 +21296,15 @@ santa_status scores_layout(const santa_problem &problem, call *c) {
     c->g.rows = 1;
     c->l = layout_of(*row, c->g, problem.o.stash);
     return SANTA_OK;
+}
+
+/* Those of a sample; *extra: where in a workspace V's row is, with the results that nobody
+   wants behind it. */
+santa_status sample_layout(const santa_problem &problem, call *c, size_t *extra) {
+    const santa_status s = step_layout(problem, c);
+    if (s != SANTA_OK) return s;
+    *extra = add_part(&c->l, (size_t)(c->g.batch * c->g.heads + 1), 4 * sizeof(float));
+    return c->l.total > (size_t)PTRDIFF_MAX / 2 ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
 
 santa_status check_pointers(std::initializer_list<const void *> all) {
@@ -21322,7 +21320,7 @@ using namespace santa_gpu;
 extern "C" size_t santa_cuda_scores_workspace_size(const santa_attention *a, const santa_options *o) {
     santa_problem problem;
     call c;
-    return scores_problem(a, o, &problem) == SANTA_OK && scores_layout(problem, &c) == SANTA_OK
+    return scores_problem(a, o, &problem) == SANTA_OK && step_layout(problem, &c) == SANTA_OK
                ? c.l.total + 255 : 0;
 }
 
@@ -21339,7 +21337,7 @@ extern "C" santa_status santa_cuda_scores(const santa_attention *a, const santa_
     if (scores_stride < problem.capacity) return SANTA_ERR_CAPACITY;
     if (overflows(problem.batch * problem.heads, scores_stride)) return SANTA_ERR_OVERFLOW;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
-    if ((s = scores_layout(problem, &c)) != SANTA_OK) return s;
+    if ((s = step_layout(problem, &c)) != SANTA_OK) return s;
     if (workspace_bytes < c.l.total + 255) return SANTA_ERR_WORKSPACE_SIZE;
     if (!lie_on(4, { scores })) return SANTA_ERR_BACKEND_ALIGNMENT;
     s = check_pointers({ a->q.data, a->k.data, a->k_scales.data, a->seq_lens, a->kv_start,

@@ -131,8 +131,8 @@
                        or pages of no multiple of 8 keys. From a copy of K it has room for 16 /
                        group rows of any call, up to groups of 8, and 8 heads of them share a
                        pass over the copy. Top-k, top-p and vattention choose and read the keys
-                       of all rows of a pass at once, so that all their parts of it are for as
-                       many; over ranks one row after the other.
+                       of all rows of a pass at once, in a workspace for as many, but over ranks
+                       of one row after the other.
    FIRST TOKENS        first_tokens beside a window work with the methods that the CPU has them
                        with, not with key_list and dense_below. Dense runs as a list of keys,
                        query rows one after the other, prefill, too; elsewhere it is a kernel
