@@ -1083,20 +1083,20 @@ int main(int argc, char **argv) {
     }
     if (only_adaptive) return csv ? fclose(csv) : 0;
     printf("\nkeys in buckets: 1024 of them, 32 read whole, 2048 keys of the window\n");
-    for (const routed_case &x : {routed_case{1, 1, 171008, 1024, SANTA_NONE, false},
-                                 {1, 1, 171008, 128, SANTA_NONE, false},
-                                 {1, 1, 171008, 128, 128, false},
-                                 {8, 1, 131072, 1024, SANTA_NONE, false},
-                                 {8, 1, 131072, 128, SANTA_NONE, false},
-                                 {8, 1, 131072, 128, 128, false},
-                                 {8, 8, 131072, 1024, SANTA_NONE, false},
-                                 {8, 8, 131072, 128, SANTA_NONE, false},
-                                 {8, 8, 131072, 128, SANTA_NONE, true},
-                                 {8, 1, 131072, 128, SANTA_NONE, true},
-                                 {8, 1, 131072, 128, 512, false, true},
-                                 {8, 8, 131072, 128, 512, false, true},
-                                 {8, 1, 131072, 128, 512, false, false}})
-        bench_routed(t, x, runs, csv);
+    static const routed_case routed[] = {{1, 1, 171008, 1024, SANTA_NONE, false},
+                                         {1, 1, 171008, 128, SANTA_NONE, false},
+                                         {1, 1, 171008, 128, 128, false},
+                                         {8, 1, 131072, 1024, SANTA_NONE, false},
+                                         {8, 1, 131072, 128, SANTA_NONE, false},
+                                         {8, 1, 131072, 128, 128, false},
+                                         {8, 8, 131072, 1024, SANTA_NONE, false},
+                                         {8, 8, 131072, 128, SANTA_NONE, false},
+                                         {8, 8, 131072, 128, SANTA_NONE, true},
+                                         {8, 1, 131072, 128, SANTA_NONE, true},
+                                         {8, 1, 131072, 128, 512, false, true},
+                                         {8, 8, 131072, 128, 512, false, true},
+                                         {8, 1, 131072, 128, 512, false, false}};
+    for (const routed_case &x : routed) bench_routed(t, x, runs, csv);
     if (only_routed) { if (csv) fclose(csv); return 0; }
     bench(t, 2, 1, 32768, false, 0, quick ? copies : full, runs, csv);
     bench(t, 2, 1, 131072, false, 0, copies, runs, csv);

@@ -4,8 +4,11 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
+#include <algorithm>
 #include <cfenv>
 #include <functional>
+#include <string>
+#include <vector>
 #include "../harness.h"
 
 /* -------------------------------------------------------------------------------- numbers */

@@ -12,6 +12,10 @@
 #include "../../santa_cuda.cu"
 #include "../harness.h"
 #include <stdio.h>
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+#include <vector>
 
 static char produced[SANTA_STATUS_COUNT];            /* which statuses were seen */
 

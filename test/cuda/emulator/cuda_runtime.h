@@ -51,11 +51,15 @@
 #ifndef __CUDA_ARCH__
 #define __CUDA_ARCH__ 900
 #endif
+#include <algorithm>
+#include <functional>
 #include <initializer_list>
 #include <map>
 #include <memory>
+#include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 #include "../launched.h"
 #include "numbers.h"
 #include "fibers.h"
