@@ -126,7 +126,8 @@
                      (stats.draws says how many). Unbiased. Needs about 16 times the draws of
                      prop for the same error: light tiles draw as much as heavy ones.
    SANTA_TOP_K       softmax over the num_samples highest scores; ties go to the lower index.
-                     Biased.
+                     Biased. lse is that of all keys, of top-p, too: santa_merge weighs parts by
+                     all that they hold.
    SANTA_TOP_P       softmax over the fewest highest scores whose mass reaches top_p. Biased.
                      The sum is rounded: at top_p = 1 keys of the last 1e-7 or so may be left
                      out.
@@ -194,8 +195,9 @@
    feature-major (see santa_keys_feature_major): the same view with another stride.
 
    Score extras apply in this order: sm_scale, soft_cap, alibi_slopes, then mask (causal,
-   window and first_tokens, seq_lens); sinks enter the denominator only. With sinks a sampled
-   result is scaled by the exact mass on real keys: still unbiased.
+   window and first_tokens, seq_lens); sinks enter the denominator only. With sinks a result of
+   any method is scaled by the share of the mass that all real keys have, chosen or not; where
+   scores are exact it stays as unbiased as it was.
 
    >>determinism
 
@@ -225,9 +227,10 @@
    speed: each takes the next piece when it is done. Where there are few items, or K is
    token-major (NHD), they share the keys of a long row (not vattention's; saap's and those of a
    list of keys only in few items); parallel_for is then called more than once, for a round of
-   the threads each time. parallel_for must run every task exactly once before it returns. A
-   task that is dropped is made up for by the others only where the compiler has atomic
-   operations, as gcc and clang do.
+   the threads each time. parallel_for must run every task exactly once before it returns, in
+   any order; one thread will do, as no task waits for another. If it drops one the others do
+   its work where the compiler has atomic operations, as gcc and clang do; elsewhere that work
+   is lost.
    Process-wide are only the table of backends, a pointer per device, written by
    santa_register_backend at start-up, and whether the system lends AMX (>>options).
 
@@ -235,17 +238,18 @@
 
    No allocation in a call. Pass workspace of at least santa_workspace_size(&a, &o) bytes, at
    any alignment. The size is a pure function of shapes and options, never of data or seq_lens:
-   ask with the num_threads and the items that you call with. With many threads a longer k may
-   need less, as they then share its keys: who views k at its present length asks for each, or
-   views all the room there is and says the length by seq_lens. The next call may use the same
-   memory. As a rule a sampled method needs 4 bytes per key of capacity, query head of a group
+   ask with the num_threads and the items that you call with. With many threads the size may
+   shrink as k grows, since they share its keys from some length on. So view k with all the room
+   it has and give the length by seq_lens, which makes one size for all steps, or ask again at
+   every length. The next call may use the same memory. As a rule a sampled method needs 4 bytes per key of capacity, query head of a group
    and query row (of those that go together, see santa_decode) for each KV head that is worked
    on at a time: one per thread, or up to 8 where K is token-major or threads share keys. 131072
    keys and a group of 4 take 2.2 MB; with a copy of K 8 to 9 bytes per key more. vAttention
    with a predictor needs 4.25 bytes per key, saap 4, and of a bucket 28 and 4 for each head of
    the group; saap with a copy of K 4 to 5 more per key and head.
-   K and V may have any alignment; what is read fastest are rows that start on a cache line (64
-   bytes) in 2 MB pages (madvise on Linux).
+   K, V and the copy may have any alignment (on a GPU numbers lie on their size, the copy on 16
+   bytes); what is read fastest are rows that start on a cache line (64 bytes) in 2 MB pages
+   (madvise on Linux).
    All pointers stay yours. out, lse, std_error must not overlap the inputs or each other, and
    out not itself: its strides, by size, each reach over what the smaller ones span.
    Rows at or past seq_lens[b], and block_table entries past the last page in use, are never
@@ -256,8 +260,9 @@
    Every argument is checked before the first byte is written; on any status but SANTA_OK, out,
    lse, std_error and stats are as they were. SANTA_STATUS_LIST below has all statuses with
    their texts. No option is accepted and ignored: one that the method does not read is an
-   error, and SANTA_OPTION_LIST says who reads what. To go from method to method with one set of
-   options:
+   error, and SANTA_OPTION_LIST says who reads what. Fields of santa_attention that only say
+   more of a pointer (block_table, key_list, proxy) are not looked at where that is NULL, but
+   key_weights without key_list is an error. To go from method to method with one set of options:
        o.method = m;  santa_clear_unused_options(&o);
    Data: a row with no key (seq_len 0, or all scores -inf) gives out = 0, std_error = 0 and
    lse = -inf, or the sink's logit where there is one. Scores below -1e38 count as -inf. A
@@ -984,8 +989,7 @@ typedef struct santa_attention {
     const int32_t *context_lens;   /* [batch] keys of the whole context, so that
                                       p = context_len - q_len + i; at least first_key + seq_len
                                       where seq_len is above 0, as a sequence may end before this
-                                      part. NULL = seq_len, this part is all there is (first_key
-                                      is 0 for all purposes) */
+                                      part. NULL = first_key + seq_len: this part is the last */
     void        *proxy;            /* NULL or the copy of K, see >>proxy: yours, of
                                       santa_proxy_size bytes, on k's device. Read with
                                       SANTA_SCORES_PROXY only */
@@ -3474,12 +3478,9 @@ static int64_t santa__kv_start(const santa_attention *a, int64_t b) {
    begin. */
 typedef struct santa__range { int64_t begin, end, position, gap, gap_end; } santa__range;
 
-/* Without context_lens there is no other part of the context. */
-static int64_t santa__first_key(const santa_attention *a) { return a->context_lens ? a->first_key : 0; }
-
 /* Where the first tokens end, which may be before the first key here. */
 static int64_t santa__first_end(const santa_attention *a, int64_t b) {
-    return santa__kv_start(a, b) + a->first_tokens - santa__first_key(a);
+    return santa__kv_start(a, b) + a->first_tokens - a->first_key;
 }
 
 static santa__range santa__key_range(const santa_attention *a, int64_t b, int64_t i) {
@@ -3506,7 +3507,7 @@ static int santa__is_seen(const santa__range *r, int64_t key) {
 /* The keys that a query row with range r here sees in all ranks, likewise counted. What is left
    out by kv_start is as if there were nothing before it. */
 static santa__range santa__key_range_of_ranks(const santa_attention *a, int64_t b, const santa__range *r) {
-    const int64_t first = santa__first_key(a);
+    const int64_t first = a->first_key;
     santa__range all = *r;
     all.begin = a->window > 0 && a->window <= r->position + first ? r->position - a->window + 1 : -first;
     if (santa__kv_start(a, b) > 0) all.begin = SANTA__MAX(all.begin, santa__kv_start(a, b));
@@ -3762,8 +3763,8 @@ static santa_status santa__check_contents(const santa_attention *a, const santa_
     if (o && a->key_list && (s = santa__check_key_entries(a)) != SANTA_OK) return s;
     for (b = 0; a->kv_start && b < a->q.shape[0]; b++) {
         if (a->kv_start[b] < 0 || a->kv_start[b] > santa__seq_len(a, b)) return SANTA_ERR_KV_START;
-        if (a->first_tokens && a->context_lens && a->kv_start[b]
-            && (a->first_key || (a->context_lens[b] > santa__seq_len(a, b)
+        if (a->first_tokens && a->kv_start[b]
+            && (a->first_key || (a->context_lens && a->context_lens[b] > santa__seq_len(a, b)
                                  && a->kv_start[b] + a->first_tokens > santa__seq_len(a, b))))
             return SANTA_ERR_FIRST_TOKENS;
     }
@@ -4741,7 +4742,7 @@ static santa__meeting santa__meeting_of(const santa_problem *p) {
    that blocks and tiles lie as in one process. */
 static int64_t santa__origin(const santa_problem *p) {
     const int has_blocks = santa__is_copied(&p->o);              /* which lie as in this rank's copy */
-    return santa__is_meeting(&p->o) && !has_blocks ? santa__first_key(&p->a) : 0;
+    return santa__is_meeting(&p->o) && !has_blocks ? p->a.first_key : 0;
 }
 
 /* Whether threads get even shares of so many pieces. */

@@ -35,6 +35,9 @@
 #include <initializer_list>
 #include <type_traits>
 
+#if defined CUDART_VERSION && CUDART_VERSION < 12000
+#error "santa_cuda.cu wants CUDA Toolkit 12.0 or later"
+#endif
 #if defined __CUDA_ARCH__ && __CUDA_ARCH__ < 800
 #error "santa_cuda.cu wants sm_80 or later, for instance nvcc -arch=native"
 #endif
@@ -274,7 +277,7 @@ struct params {
     int k_row, v_row;                               /* k_stride[1], v_stride[1] */
     int once;                                       /* K is the first that L2 gives up */
     const int *seq_lens, *context_lens, *kv_start;  /* [batch] or NULL */
-    int first_key;                                  /* 0 without context_lens */
+    int first_key;
     /* k_dense_plain: floats from a head of q to the next one, 0: it has no room; rows come to
        the ring as they are, by pieces of 1 << this bytes, 0: they do not */
     int query_pitch, staged_k, staged_v, plain_slots;
@@ -20858,7 +20861,7 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->seq_lens = (const int *)a->seq_lens;
     p->context_lens = (const int *)a->context_lens;
     p->kv_start = (const int *)a->kv_start;
-    p->first_key = a->context_lens ? (int)a->first_key : 0;
+    p->first_key = (int)a->first_key;
     p->table = (const int *)a->block_table;
     p->table_stride = a->block_table_stride;
     p->pages = a->k.shape[0] > INT32_MAX ? INT32_MAX : (int)a->k.shape[0];

@@ -18,7 +18,7 @@ static inline pf_range pf_range_of(const ref_problem *p, int64_t b, int64_t i) {
     r.gap = r.gap_end = r.begin;
     if (p->a.first_tokens) {
         const int64_t start = p->a.kv_start ? p->a.kv_start[b] : 0,
-                      first = start + p->a.first_tokens - (p->a.context_lens ? p->a.first_key : 0);
+                      first = start + p->a.first_tokens - p->a.first_key;
         if (first > start) {
             r.begin = ref_min(start, r.end);
             r.gap = ref_min(first, r.end);

@@ -264,12 +264,12 @@ static inline void shares(const routed *x, int64_t b, int64_t i, int64_t h, doub
     free(unit);
 }
 
-/* Position of a query row in the context, and where its part of the context begins. */
+/* Where this part of the context begins, and a query row's position in it. */
+static inline int64_t first_of(const routed *x) { return x->p.a.first_key; }
 static inline int64_t position_of(const routed *x, int64_t b, int64_t i) {
     const santa_attention *a = &x->p.a;
-    return (a->context_lens ? a->context_lens[b] : ref_len(&x->p, b)) - x->as.s.q_len + i;
+    return (a->context_lens ? a->context_lens[b] : first_of(x) + ref_len(&x->p, b)) - x->as.s.q_len + i;
 }
-static inline int64_t first_of(const routed *x) { return x->p.a.context_lens ? x->p.a.first_key : 0; }
 
 static inline double scale_of(float scale) { return scale > 0.0f ? (double)scale : 1.0; }
 

@@ -608,21 +608,23 @@ static void shards(void) {
     /* the last is below q_len */
     static const int64_t windows[] = {0, 1, 70, 150}, cuts[] = {0, 100, 226, LEN};
     static const int32_t context = LEN;
-    for (int turn = 0; turn < 4 * 4; turn++) {
+    for (int turn = 0; turn < 2 * 4 * 4; turn++) {
         ref_spec s = ref_spec_make(4, 2, LEN, 16);
         s.q_len  = 5;
         s.causal = turn & 1;
         s.alibi  = turn >> 1 & 1;
-        s.window = windows[turn / 4];
+        s.window = windows[turn / 4 % 4];
         ref_problem p;
         ref_build(&p, &s);
         const santa_options o = ref_options(SANTA_DENSE, 0, 0);
+        if (s.window && turn % 3) p.a.first_tokens = turn % 3 == 1 ? 30 : 110;
         const santa_attention whole = p.a;
         float out[ROWS * 16] = {0.0f}, lse[ROWS];
         for (int i = 0; i < ROWS; i++) lse[i] = -INFINITY;
-        p.a.context_lens = &context;
         for (int part = 0; part < 3; part++) {
             p.a.first_key = cuts[part];
+            /* the last may leave it out */
+            p.a.context_lens = part == 2 && turn >= 4 * 4 ? NULL : &context;
             p.a.k.shape[1] = p.a.v.shape[1] = cuts[part + 1] - cuts[part];
             p.a.k.data = (char *)whole.k.data + 4 * cuts[part] * whole.k.stride[1];
             p.a.v.data = (char *)whole.v.data + 4 * cuts[part] * whole.v.stride[1];

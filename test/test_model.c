@@ -979,6 +979,36 @@ static void rows_before_rope(void) {
     free(f.data);
 }
 
+/* Tokens of bytes that are longer as text than in the prompt: the demo, which shows where the
+   prompt ends, must not look behind it. */
+static void long_bytes(void) {
+    static char text[4001];
+    char prompt[25];
+    if (!set_up()) return;
+    file_bytes f = {NULL, 0, 0};
+    put_u32(&f, sizeof text - 1);
+    memset(text, 'A', sizeof text - 1);
+    memset(prompt, 1, sizeof prompt - 1);                     /* token 4 each */
+    prompt[sizeof prompt - 1] = 0;
+    for (int i = 0; i < VOCAB; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "<0x%02X>", (unsigned)(i - 3) & 255u);
+        const char *const token = i == 4 ? text : name;
+        put_f32(&f, 0.0f);
+        put_u32(&f, (uint32_t)strlen(token));
+        put(&f, token, strlen(token));
+    }
+    write_file(tokenizer_path, f.data, f.size);
+    const char *const arguments[] = {"--demo", "--model", model_path, "--tokenizer", tokenizer_path,
+                                     "--prompt", prompt, "--prompt-tokens", "16", "--steps", "2",
+                                     "--compare-tokens", "2", NULL};
+    CHECK_MSG(run_arguments(arguments) == 0, "it said: %.300s", message);
+    const char *end = strstr(message, "it ends:");
+    CHECK(end && strchr(end, 1) && strspn(strchr(end, 1), "\1") == sizeof prompt - 1);
+    free(f.data);
+    tear_down();
+}
+
 static void missing_files(void) {
     char nowhere[320];
     if (!set_up()) return;
@@ -1021,6 +1051,7 @@ const test_case suite_model[] = {
     {"absurd headers", absurd_headers},
     {"absurd weights", absurd_weights},
     {"broken tokenizer", broken_tokenizer},
+    {"bytes that are long as text", long_bytes},
     {"missing files", missing_files},
     {"keys in buckets: options and files", buckets},
     {"keys in buckets of the prompt's k-means", prompt_buckets},

@@ -103,6 +103,8 @@ static void resumes(void) {
     static prefill_options_file want, got;
     prefill_search s = search_of(0.05);
     made_up whole = {0, -1, 0.0};
+    s.alpha[1] = 1.0 / 3.0;                                   /* kept to the last bit */
+    s.subject = prefill_hash(0, "a text", 6);
     name_file();
     CHECK(prefill_search_run(&s, measure, &whole, &want, message, sizeof message) == 0);
     s.state_path = path;
@@ -124,6 +126,10 @@ static void resumes(void) {
     CHECK_INT(none.calls, 0);
     prefill_search other = s;
     other.upto[0] = 999;
+    CHECK(prefill_search_run(&other, measure, &none, &got, message, sizeof message) != 0
+          && strstr(message, "another search"));
+    other = s;
+    other.subject = 1;
     CHECK(prefill_search_run(&other, measure, &none, &got, message, sizeof message) != 0
           && strstr(message, "another search"));
     other = s;                                                /* another loss wants other settings only */
@@ -162,8 +168,8 @@ static void file_round_trip(void) {
             const int64_t length[3] = {100, 101, 1 << 20};
             const santa_options o = prefill_options_of(&got, layer, length[range]);
             CHECK_INT(o.method, layer == range ? SANTA_DENSE : SANTA_SAMPLE_ATTENTION);
-            CHECK_NEAR(o.sample_attention.alpha_columns, want.setting[range][layer].alpha_columns, 1e-6, 0);
-            CHECK_NEAR(o.sample_attention.alpha_slashes, want.setting[range][layer].alpha_slashes, 1e-6, 0);
+            CHECK_NEAR(o.sample_attention.alpha_columns, want.setting[range][layer].alpha_columns, 0, 0);
+            CHECK_NEAR(o.sample_attention.alpha_slashes, want.setting[range][layer].alpha_slashes, 0, 0);
             CHECK_INT(o.sample_attention.num_chunks, layer == range ? 0 : 1 + layer);
             CHECK_INT(o.sample_attention.block_size, layer == range ? 0 : 128);
         }

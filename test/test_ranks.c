@@ -28,8 +28,8 @@ static void poison(const shard *x) {
 
 static int wants_error;
 
-/* What first_key is of a call without context_lens, times the rank; -1: there are. */
-static int64_t apart_key = -1;
+/* The last rank has no context_lens: the context ends with its keys. */
+static int last_without_context;
 
 /* Every rank's result, which must have the same bits; stats added up. Returns the status. */
 static santa_status run_ranks(ref_problem *p, santa_options o, const int64_t *cuts, int64_t ranks,
@@ -57,10 +57,7 @@ static santa_status run_ranks(ref_problem *p, santa_options o, const int64_t *cu
             cut(p, cuts, t.rank, &x);
             if (o.scores == SANTA_SCORES_PROXY) cut_copy(&x);
             if (t.rank == poisoned) poison(&x);
-            if (apart_key >= 0) {
-                x.a.context_lens = NULL;
-                x.a.first_key = t.rank * apart_key;
-            }
+            if (last_without_context && t.rank == ranks - 1) x.a.context_lens = NULL;
             if (wants_error) x.a.std_error = whole.std_error;
             o.ranks.rank = t.rank;
             t.exchange = 0;
@@ -620,23 +617,24 @@ static void threads(void) {
     }
 }
 
-/* Without context_lens the ranks' keys are parts of nothing longer, whatever first_key says. */
+/* Without context_lens a part is the last one. */
 static void no_context(void) {
     static const int64_t cuts[] = {0, 200, 400};
     static const santa_method methods[] = {SANTA_SYS, SANTA_PPS, SANTA_TOP_K, SANTA_DENSE};
-    for (int turn = 0; turn < 8; turn++) {
+    for (int turn = 0; turn < 16; turn++) {
         ref_spec s = ref_spec_make(2, 1, 400, 32);
         ref_problem p;
         float none[2 * 33], some[2 * 33];
         santa_options o = ref_options(methods[turn % 4], turn % 4 == 3 ? 0 : 32, 1);
         if (turn % 4 < 3) o.scores = SANTA_SCORES_PROXY;
-        s.window = turn / 4 ? 150 : 0;
+        s.window = turn / 4 % 2 ? 150 : 0;
+        s.causal = turn / 8;
+        s.alibi = turn / 8;
         ref_build(&p, &s);
-        apart_key = 0;
-        CHECK_STATUS(run_ranks(&p, o, cuts, 2, -1, none, NULL), SANTA_OK);
-        apart_key = 200;
         CHECK_STATUS(run_ranks(&p, o, cuts, 2, -1, some, NULL), SANTA_OK);
-        apart_key = -1;
+        last_without_context = 1;
+        CHECK_STATUS(run_ranks(&p, o, cuts, 2, -1, none, NULL), SANTA_OK);
+        last_without_context = 0;
         CHECK_MSG(!memcmp(none, some, sizeof none), "%s: another result", santa_method_name(o.method));
         ref_free(&p);
     }
@@ -919,7 +917,7 @@ const test_case suite_ranks[] = {
     {"the mean over seeds is exact attention", unbiased},
     {"threads change no bit", threads},
     {"a NaN in one rank is in the result", nan_in_one},
-    {"no context_lens: first_key is nothing", no_context},
+    {"no context_lens: the last part", no_context},
     {"no keys at all", nothing_to_see},
     {"an exchange that fails writes nothing", failures},
     {"an exchange that brings nothing ends", no_loop},

@@ -72,12 +72,11 @@ def reference(q, k, v, seq_lens=None, sm_scale=0.0, k_scale=1.0, v_scale=1.0, si
     lse = np.full((batch, q_len, heads), -np.inf)
     for b in range(batch):
         length = k.shape[1] if seq_lens is None else int(seq_lens[b])
-        end = length if context_lens is None else int(context_lens[b])
+        end = first_key + length if context_lens is None else int(context_lens[b])
         for i in range(q_len):
             for h in range(heads):
                 s = scores(q, k, b, i, h, length, end - q_len + i, sm_scale or d ** -0.5, k_scale,
-                           first_key=first_key if context_lens is not None else 0,
-                           start=0 if kv_start is None else kv_start[b], **rest)
+                           first_key=first_key, start=0 if kv_start is None else kv_start[b], **rest)
                 if kv_start is not None:
                     s[:kv_start[b]] = -np.inf
                 if keep is not None:
@@ -145,6 +144,7 @@ def test_score_extras():
     for extra in ({"causal": True}, {"window": 17}, {"kv_start": [0, 60]},
                   {"window": 17, "first_tokens": 4, "kv_start": [0, 60], "causal": True},
                   {"window": 9, "first_tokens": 14, "context_lens": [120, 101], "first_key": 10},
+                  {"window": 9, "first_tokens": 14, "first_key": 10, "causal": True},
                   {"kv_start": np.array([7, 40], np.int32), "causal": True, "window": 25,
                    "seq_lens": [90, 41]},
                   {"causal": 1, "window": 5}, {"soft_cap": 1.5},

@@ -443,7 +443,7 @@ static int api_check_variation(fuzz_source *f, const fuzz_spec *spec, const api_
 static santa_attention api_part(const fuzz_problem *p, int64_t from, int64_t n, int32_t *lens,
                                 int32_t *context, int32_t *starts) {
     const fuzz_spec *s = &p->s;
-    const int64_t first = s->context ? s->first_key : 0;
+    const int64_t first = s->first_key;
     santa_attention a = p->a;
     for (int64_t b = 0; b < s->batch; b++) {
         const int64_t len = fuzz_len(s, b);

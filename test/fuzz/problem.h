@@ -342,9 +342,10 @@ static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
         || p->o.method == SANTA_SAMPLE_ATTENTION)
         p->first_tokens = 0;
     /* left padding and first tokens end in the part that has key 0 */
-    for (int64_t b = 0; p->first_tokens && p->starts && p->context && b < p->batch; b++)
-        if (p->first_key || (p->later_keys && fuzz_start(p, b)
-                             && fuzz_start(p, b) + p->first_tokens > fuzz_len(p, b)))
+    for (int64_t b = 0; p->first_tokens && p->starts && b < p->batch; b++)
+        if (fuzz_start(p, b)
+            && (p->first_key || (p->context && p->later_keys
+                                 && fuzz_start(p, b) + p->first_tokens > fuzz_len(p, b))))
             p->first_tokens = 0;
     if (p->copy || p->o.method != SANTA_VATTENTION) p->predictor = 0;
     if (p->copy && p->o.vattention.heavy_tokens == SANTA_NONE) p->o.vattention.heavy_tokens = 0;
@@ -468,7 +469,7 @@ static inline int64_t fuzz_start(const fuzz_spec *p, int64_t b) {
 
 /* The first keys that stay visible beside a window: those before the one that this returns. */
 static inline int64_t fuzz_firsts_end(const fuzz_spec *p, int64_t b) {
-    const int64_t end = fuzz_start(p, b) + p->first_tokens - (p->context ? p->first_key : 0);
+    const int64_t end = fuzz_start(p, b) + p->first_tokens - p->first_key;
     return p->first_tokens == 0 ? 0 : end < 0 ? 0 : fuzz_least(end, fuzz_len(p, b));
 }
 
