@@ -96,7 +96,7 @@ static const struct {
       "N  tokens to generate  [200, or what fits; 100 in --demo]" },
     { "temperature",     NUMBER_IN(temperature, 0, 100),
       "T  of the token sampler, 0 = greedy  [0.7]" },
-    { "seed",            INTEGER_IN(seed, 0, 9007199254740992.0),
+    { "seed",            INTEGER_IN(seed, 0, 9007199254740991.0),
       "N  of the token sampler and of attention  [1; 3 in --demo]" },
     { "threads",         INTEGER_IN(threads, 1, 1024),        "N  needs a build with -fopenmp  [1]" },
     { "prefill",         CHOICE_IN(prefill, prefills),
@@ -352,7 +352,7 @@ static int64_t count_of(const config *c, option_id id, int64_t value) {
 }
 
 static santa_options attention_options(const config *c) {
-    santa_options o = { 0 };
+    santa_options o = llama_dense();
     o.method = (santa_method)c->method;
     o.num_samples = count_of(c, SAMPLES, c->samples);
     o.saap.num_probes = count_of(c, PROBES, c->probes);
@@ -930,11 +930,13 @@ static int run_table(session *s, const config *c, llama_error *e) {
 /* ------------------------------------------------------------ demo */
 
 /* The prompt's last lines. Tokens keep every byte of the text, so their lengths tell where the
-   prompt ends in it. */
+   prompt ends in it; those of a tokenizer whose bytes have other names may not. */
 static void print_prompt_end(const session *s, const char *text, int lines) {
+    const int64_t length = (int64_t)strlen(text);
     int64_t end = 0, begin;
     for (int64_t i = 1; i < s->prompt; i++)
         end += llama_decode_token(&s->tokenizer, s->token[i - 1], s->token[i]).length;
+    if (end > length) end = length;
     for (begin = end; begin > 0; begin--)
         if (text[begin - 1] == '\n' && begin < end && --lines == 0) break;
     printf("         it ends:\n\n");

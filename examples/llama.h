@@ -10,13 +10,15 @@
        m.vocab_size, &e)
            || llama_state_init(&s, &m, 512, &e)) puts(e.text); // each returns 0, or -1 and a text
 
-       llama_prefill(&s, prompt, count, 0, &e);                // many tokens at once, dense if not
-                                                               // llama_prefill_options says otherwise
+       llama_prefill(&s, prompt, count - 1, 0, &e);            // all but the last, which gives logits;
+                                                               // dense, see llama_prefill_options
 
        santa_options o = {0};  o.method = SANTA_SYS;  o.num_samples = 64;
        llama_state_options(&s, &o, &e);                        // how llama_forward attends, from now on
+       santa_options dense = llama_dense();
        llama_layer_options(&s, 0, &dense, &e);                 // but for the first layer
-       for (pos = count; pos < 512; pos++) {
+       token = prompt[count - 1];
+       for (pos = count - 1; pos < 512; pos++) {
            llama_forward(&s, token, pos, 1, &e);               // s.logits
            token = llama_sample(s.logits, m.vocab_size, 0.7, &random);
        }
@@ -203,6 +205,7 @@ static inline int llama_read_header(llama_model *m, llama_format *format, FILE *
     enum { OLD = 7 * 4, NUMBERS_1 = 37 };                     /* bytes of version 1's that mean something */
     unsigned char header[LLAMA_HEADER];
     const size_t bytes = fread(header, 1, LLAMA_HEADER, f);
+    if (ferror(f)) return llama_fail(e, "cannot read %s: %s", path, strerror(errno));
     if (bytes >= 8 && memcmp(header, "SANTA-LM", 8) == 0) {
         if (bytes < LLAMA_HEADER)
             return llama_fail(e, "%s: cut short in its header of %d bytes", path, (int)LLAMA_HEADER);

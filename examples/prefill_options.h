@@ -9,6 +9,7 @@
        prefill_search s = prefill_search_default(layers, ranges, 0.02);   // a loss of 2 %
        s.upto[0] = 4096;  s.upto[1] = 0;                     // lengths of the ranges, 0: any
        s.state_path = "prefill.state";  s.progress = stderr; // goes on where it was interrupted
+       s.subject = prefill_hash(0, data, bytes);             // a state of other data is refused
        prefill_options_file f;
        if (prefill_search_run(&s, measure, user, &f, message, sizeof message)) puts(message);
        prefill_options_save("prefill.txt", &f, message, sizeof message);
@@ -88,7 +89,7 @@ static inline int prefill_options_save(const char *path, const prefill_options_f
         fprintf(file, "upto %lld\n", (long long)f->upto[range]);
         for (int32_t layer = 0; layer < f->layers; layer++) {
             const prefill_setting *x = &f->setting[range][layer];
-            fprintf(file, "%d %.6g %.6g %d\n", (int)layer, x->alpha_columns, x->alpha_slashes,
+            fprintf(file, "%d %.17g %.17g %d\n", (int)layer, x->alpha_columns, x->alpha_slashes,
                     (int)x->chunks);
         }
     }
@@ -130,8 +131,9 @@ static inline int prefill_options_load(const char *path, prefill_options_file *f
     memset(f, 0, sizeof *f);
     FILE *file = fopen(path, "rb");
     if (!file) return prefill_fail(message, size, "cannot open %.200s: %s", path, strerror(errno));
-    const int status = prefill_parse(f, file);
+    const int status = prefill_parse(f, file), error = ferror(file) ? errno : 0;
     fclose(file);
+    if (error) return prefill_fail(message, size, "cannot read %.200s: %s", path, strerror(error));
     return status == 0 ? 0
                        : prefill_fail(message, size, "%.200s is not a whole file of prefill options", path);
 }
@@ -151,6 +153,8 @@ typedef struct prefill_search {
     double  alpha[PREFILL_ALPHAS];          /* to try, ascending; 0 ends them */
     int32_t chunks[PREFILL_CHUNKS];         /* to try; 0 ends them */
     const char *state_path;                 /* file to resume from and to keep up to date, or NULL */
+    uint64_t subject;                       /* what is measured, as prefill_hash makes it of lengths,
+                                               model and text; the state file is for this alone */
     FILE   *progress;                       /* where a line is kept up to date, or NULL */
 } prefill_search;
 
@@ -193,11 +197,20 @@ static inline int prefill_remember(prefill_memory *m, const prefill_measured *x)
     return 0;
 }
 
+/* Of data behind that of `hash`, which is 0 for none. FNV-1a. */
+static inline uint64_t prefill_hash(uint64_t hash, const void *data, size_t bytes) {
+    const unsigned char *p = (const unsigned char *)data;
+    if (!hash) hash = UINT64_C(0xCBF29CE484222325);
+    for (size_t i = 0; i < bytes; i++) hash = (hash ^ p[i]) * UINT64_C(0x100000001B3);
+    return hash;
+}
+
 static inline void prefill_describe(const prefill_search *s, char *line, size_t size) {
     size_t at = (size_t)snprintf(line, size, "prefill_search 1 layers %d block %d upto", (int)s->layers,
                                  (int)s->block);
     for (int32_t i = 0; i < s->ranges && at < size; i++)
         at += (size_t)snprintf(line + at, size - at, " %lld", (long long)s->upto[i]);
+    if (at < size) snprintf(line + at, size - at, " of %016llx", (unsigned long long)s->subject);
 }
 
 /* A line that was cut short ends the file; the search writes it again. */
@@ -209,7 +222,10 @@ static inline int prefill_resume(const prefill_search *s, prefill_memory *m, cha
     if (!m->file && errno != ENOENT)
         return prefill_fail(message, size, "cannot read %.200s: %s", s->state_path, strerror(errno));
     if (m->file) {
-        if (!fgets(line, sizeof line, m->file) || strncmp(line, "prefill_search ", 15) != 0)
+        const int is_read = fgets(line, sizeof line, m->file) != NULL;
+        if (ferror(m->file))
+            return prefill_fail(message, size, "cannot read %.200s: %s", s->state_path, strerror(errno));
+        if (!is_read || strncmp(line, "prefill_search ", 15) != 0)
             return prefill_fail(message, size, "%.200s is not a state file of prefill_search",
                                 s->state_path);
         line[strcspn(line, "\r\n")] = 0;
@@ -265,7 +281,7 @@ static inline int prefill_look(const prefill_search *s, prefill_memory *m, prefi
                             (int)x->range, (int)x->layer);
     if (prefill_remember(m, x) != 0) return prefill_fail(message, size, "no memory");
     if (m->file) {
-        fprintf(m->file, "%d %d %.6g %.6g %d %.9g %.9g\n", (int)x->range, (int)x->layer,
+        fprintf(m->file, "%d %d %.17g %.17g %d %.9g %.9g\n", (int)x->range, (int)x->layer,
                 x->setting.alpha_columns, x->setting.alpha_slashes, (int)x->setting.chunks, x->seconds,
                 x->loss);
         if (fflush(m->file) != 0) return prefill_fail(message, size, "cannot write %.200s", s->state_path);

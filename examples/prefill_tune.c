@@ -207,6 +207,15 @@ static int capture_layers(tuner *t, llama_error *e) {
     return status;
 }
 
+/* Of lengths, model and text, by what the layers have. */
+static uint64_t hash_of(const tuner *t) {
+    const size_t all = (size_t)(t->layers * t->n * t->dim) * sizeof *t->q;
+    uint64_t hash = prefill_hash(0, t->lengths, sizeof t->lengths);
+    hash = prefill_hash(hash, t->q, all * (size_t)t->heads);
+    hash = prefill_hash(hash, t->k, all * (size_t)t->kv_heads);
+    return prefill_hash(hash, t->v, all * (size_t)t->kv_heads);
+}
+
 /* ------------------------------------------------------------ the program */
 
 static int help(void) {
@@ -308,6 +317,7 @@ int main(int argc, char **argv) {
         prefill_search s = prefill_search_default(t.layers, t.ranges, t.loss);
         for (int32_t i = 0; i + 1 < t.ranges; i++) s.upto[i] = t.lengths[i];
         s.state_path = t.state;
+        if (t.state) s.subject = hash_of(&t);
         s.progress = t.model ? stderr : NULL;
         status = prefill_search_run(&s, measure, &t, &f, e.text, sizeof e.text);
     }

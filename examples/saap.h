@@ -133,6 +133,17 @@ static inline int saap_take(unsigned char *p, uint64_t count, int wide, santa_dt
     return finite;
 }
 
+/* Is the file, from its position, exactly this long: 0 yes, -1 shorter, 1 longer. Steps of 1
+   GB, as a long may have 32 bits. */
+static inline int saap_compare_length(FILE *in, uint64_t bytes) {
+    while (bytes > 0) {
+        const uint64_t step = bytes < 1u << 30 ? bytes : 1u << 30;
+        if (fseek(in, (long)step - 1, SEEK_CUR) != 0 || fgetc(in) == EOF) return -1;
+        bytes -= step;
+    }
+    return fgetc(in) == EOF ? 0 : 1;
+}
+
 static inline int saap_read(saap_file *f, FILE *in, const char *path, char *message, size_t size) {
     static const char *const name[SAAP_ARRAYS] = { "centroids", "w1", "b1", "w2", "b2" };
     unsigned char header[SAAP_HEADER];
@@ -148,12 +159,10 @@ static inline int saap_read(saap_file *f, FILE *in, const char *path, char *mess
     const uint64_t bytes = layer * (uint64_t)f->layers;
     /* Length first: a header that lies must not make us ask for memory that no weight will
        fill. */
-    const long end = fseek(in, 0, SEEK_END) == 0 ? ftell(in) : -1;
-    if (end < 0) return saap_fail(message, size, "cannot read %s: %s", path, strerror(errno));
-    if ((uint64_t)end != bytes + SAAP_HEADER)
+    const int longer = saap_compare_length(in, bytes);
+    if (longer)
         return saap_fail(message, size, "%s: the file is %s than the %llu bytes its header asks for", path,
-                         (uint64_t)end < bytes + SAAP_HEADER ? "shorter" : "longer",
-                         (unsigned long long)bytes + SAAP_HEADER);
+                         longer < 0 ? "shorter" : "longer", (unsigned long long)bytes + SAAP_HEADER);
     f->bytes = (size_t)bytes;
     f->memory = SAAP_ALLOC(f->bytes + SAAP_ALIGN);
     if (!f->memory)

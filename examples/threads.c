@@ -82,7 +82,7 @@ int main(int argc, char **argv) {
     o.parallel_user = &p;
     int wrong = 0;
     for (o.num_threads = 1; o.num_threads <= 4; o.num_threads *= 2) {
-        /* grows with the threads: each needs its own part */
+        /* for these threads: where they do not share keys each needs its own part */
         const size_t bytes = santa_workspace_size(&a, &o);
         void *workspace = malloc(bytes);
         const santa_status status = santa_decode(&a, &o, workspace, bytes, NULL);
