@@ -236,17 +236,18 @@
 
    >>memory
 
-   No allocation in a call. Pass workspace of at least santa_workspace_size(&a, &o) bytes, at
-   any alignment. The size is a pure function of shapes and options, never of data or seq_lens:
-   ask with the num_threads and the items that you call with. With many threads the size may
-   shrink as k grows, since they share its keys from some length on. So view k with all the room
-   it has and give the length by seq_lens, which makes one size for all steps, or ask again at
-   every length. The next call may use the same memory. As a rule a sampled method needs 4 bytes per key of capacity, query head of a group
-   and query row (of those that go together, see santa_decode) for each KV head that is worked
-   on at a time: one per thread, or up to 8 where K is token-major or threads share keys. 131072
-   keys and a group of 4 take 2.2 MB; with a copy of K 8 to 9 bytes per key more. vAttention
-   with a predictor needs 4.25 bytes per key, saap 4, and of a bucket 28 and 4 for each head of
-   the group; saap with a copy of K 4 to 5 more per key and head.
+   No allocation in a call. Pass workspace of at least santa_workspace_size(&a, &o) bytes, at any
+   alignment. The size is a pure function of shapes and options, never of data or seq_lens: ask
+   with the num_threads and the items that you call with. With many threads the size may shrink
+   as k grows, since they share its keys from some length on. So view k with all the room it has
+   and give the length by seq_lens, which makes one size for all steps, or ask again at every
+   length. The next call may use the same memory. As a rule a sampled method needs 4 bytes per
+   key of capacity, query head of a group and query row (of those that go together, see
+   santa_decode) for each KV head that is worked on at a time: one per thread, or up to 8 where
+   K is token-major or threads share keys. 131072 keys and a group of 4 take 2.2 MB; with a copy
+   of K 8 to 9 bytes per key more. vAttention with a predictor needs 4.25 bytes per key, saap 4,
+   and of a bucket 28 and 4 for each head of the group; saap with a copy of K 4 to 5 more per
+   key and head.
    K, V and the copy may have any alignment (on a GPU numbers lie on their size, the copy on 16
    bytes); what is read fastest are rows that start on a cache line (64 bytes) in 2 MB pages
    (madvise on Linux).
@@ -262,7 +263,8 @@
    their texts. No option is accepted and ignored: one that the method does not read is an
    error, and SANTA_OPTION_LIST says who reads what. Fields of santa_attention that only say
    more of a pointer (block_table, key_list, proxy) are not looked at where that is NULL, but
-   key_weights without key_list is an error. To go from method to method with one set of options:
+   key_weights without key_list is an error. To go from method to method with one set of
+   options:
        o.method = m;  santa_clear_unused_options(&o);
    Data: a row with no key (seq_len 0, or all scores -inf) gives out = 0, std_error = 0 and
    lse = -inf, or the sink's logit where there is one. Scores below -1e38 count as -inf. A
