@@ -236,13 +236,13 @@
 
    >>memory
 
-   No allocation in a call. Pass workspace of at least santa_workspace_size(&a, &o) bytes, at any
-   alignment. The size is a pure function of shapes and options, never of data or seq_lens: ask
-   with the num_threads and the items that you call with. With many threads the size may shrink
-   as k grows, since they share its keys from some length on. So view k with all the room it has
-   and give the length by seq_lens, which makes one size for all steps, or ask again at every
-   length. The next call may use the same memory. As a rule a sampled method needs 4 bytes per
-   key of capacity, query head of a group and query row (of those that go together, see
+   No allocation in a call. Pass workspace of at least santa_workspace_size(&a, &o) bytes, at
+   any alignment. The size is a pure function of shapes and options, never of data or seq_lens:
+   ask with the num_threads and the items that you call with. With many threads the size may
+   shrink as k grows, since they share its keys from some length on. So view k with all the room
+   it has and give the length by seq_lens, which makes one size for all steps, or ask again at
+   every length. The next call may use the same memory. As a rule a sampled method needs 4 bytes
+   per key of capacity, query head of a group and query row (of those that go together, see
    santa_decode) for each KV head that is worked on at a time: one per thread, or up to 8 where
    K is token-major or threads share keys. 131072 keys and a group of 4 take 2.2 MB; with a copy
    of K 8 to 9 bytes per key more. vAttention with a predictor needs 4.25 bytes per key, saap 4,
