@@ -221,8 +221,9 @@
    spread them:
    - item_begin, item_end: each of your threads runs its own range, with its own workspace and
      stats;
-   - num_threads = t with parallel_for: the library hands t tasks to your pool;
-   - num_threads = t when this file is compiled with -fopenmp.
+   - num_threads = t with parallel_for: the library hands up to t tasks to your pool, fewer where
+     there are fewer pieces of work;
+   - num_threads = t when this file is compiled with -fopenmp: up to 1024 threads.
    Promised: no bit depends on the number of threads or on who did what. Threads may differ in
    speed: each takes the next piece when it is done. Where there are few items, or K is
    token-major (NHD), they share the keys of a long row (not vattention's; saap's and those of a
@@ -9549,7 +9550,7 @@ static int santa__take(santa__work *work, int64_t t, int64_t *from, int64_t *to)
 SANTA__ONCE
 static void santa__run_tasks(const santa_options *o, santa__work *work, int64_t pieces, santa_task task,
                              void *context) {
-    const int64_t n = SANTA__MAX(o->num_threads, 1);
+    const int64_t n = SANTA__MAX(SANTA__MIN(o->num_threads, SANTA__MAX(pieces, 2)), 1);
     int64_t t;
     work->pieces = pieces;
     work->threads = n;
@@ -9557,7 +9558,7 @@ static void santa__run_tasks(const santa_options *o, santa__work *work, int64_t 
     if (n == 1) { task(context, 0); return; }
     if (o->parallel_for) { o->parallel_for(o->parallel_user, n, task, context); return; }
 #ifdef _OPENMP
-#pragma omp parallel for schedule(static, 1) num_threads((int)n)
+#pragma omp parallel for schedule(static, 1) num_threads((int)SANTA__MIN(n, 1024))
 #endif
     for (t = 0; t < n; t++) task(context, t);
 }

@@ -510,6 +510,34 @@ static void shared_keys(void) {
     }
 }
 
+static int64_t most_tasks;
+static void measured(void *user, int64_t count, santa_task task, void *context) {
+    most_tasks = count > most_tasks ? count : most_tasks;
+    shuffled(user, count, task, context);
+}
+
+/* More threads than there is work for get no tasks. */
+static void idle_threads(void) {
+    for (int m = 0; m < SANTA_METHOD_COUNT; m++)
+        for (int turn = 0; turn < 4; turn++) {
+            const int64_t kv = turn % 2 ? 3 : 1, length = turn / 2 ? 3000 : 100;
+            const ref_spec s = ref_spec_make(2 * kv, kv, length, 16);
+            santa_options o = ref_options((santa_method)m, 20, 6);
+            test_rng r = test_rng_make((uint64_t)turn);
+            result want = decode(&s, &o);
+            o.num_threads   = 500;
+            o.parallel_for  = measured;
+            o.parallel_user = &r;
+            most_tasks = 0;
+            result got = decode(&s, &o);
+            CHECK_MSG(most_tasks >= 2 && most_tasks <= (kv * length + 63) / 64 + 1, "%s, %d keys: %d tasks",
+                      santa_method_name(o.method), (int)length, (int)most_tasks);
+            same(&want, 0, &got, "idle threads", o.method);
+            free(got.bits);
+            free(want.bits);
+        }
+}
+
 /* A window that begins within a chunk of exact attention lies in one chunk more than its length
    needs: each has its place. */
 static void shared_windows(void) {
@@ -758,6 +786,7 @@ const test_case suite_determinism[] = {
     {"workspace: rubbish beside a NaN", rubbish_beside_nan},
     {"KV heads of a token together or one by one", many_kv_heads},
     {"threads of few items share the keys", shared_keys},
+    {"more threads than work", idle_threads},
     {"threads share the keys of a window", shared_windows},
     {"threads share the keys: more than 2^14, and what dense_below takes", shared_sizes},
     {"dense rows behind those whose keys threads share", shared_before_dense},

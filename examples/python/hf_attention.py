@@ -10,7 +10,8 @@
 
 configure() takes what santa.decode() takes for how to sample; until then it is sys with 128 draws a head,
 rows of fewer than 16 * num_samples keys exact. A step (one query token a sequence) draws by seed, layer,
-number of keys and place in the batch: the same call gives the same tokens. Calls of more query tokens,
+position (number of keys where the model does not pass it on) and place in the batch: the same call gives
+the same tokens. Calls of more query tokens,
 such as prefill or the check of drafted tokens, are exact.
 
 configure(method="sample-attention") is the other way round: decode steps are exact, and prefill reads the
@@ -19,7 +20,8 @@ also those of a prompt in pieces; what is shorter or not causal (a prefix mask) 
 its own blocks, unless sample_attention={"per_head": 0} says that the heads of a group share them.
 
 What a model asks for is done or refused: grouped heads, sliding windows, sinks (gpt-oss), soft cap
-(Gemma 2), padding left and right, packed sequences, prefix masks. A mask, boolean or of 0 and the lowest
+(Gemma 2), padding left and right, packed sequences, prefix masks. A model that knows no attention but its
+own (Bloom) is refused. A mask, boolean or of 0 and the lowest
 number, must let each query row see one run of keys, the same for all heads; another, or one with other
 numbers, is a ValueError. So are dropout, position biases, paged caches and gradients. A row that sees no
 key (padding) gives zeros. Keys are not copied; sequences of a batch that differ in their padding are one
@@ -37,6 +39,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, NoReturn, Opt
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
+from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
 import santa
 
@@ -47,6 +50,8 @@ _OF_ONE_CALL = {"vattention": ("audit", "heavy_index"),          # arrays of one
 _SPARSE = "sample-attention"
 _SPARSE_ROWS = 32                                                # fewer the library does densely
 _settings: Dict[str, Any] = {"method": "sys", "num_samples": 128, "dense_below": santa.AUTO}
+_calls = 0                                                       # of santa_attention
+_known: Dict[Any, bool] = {}                                     # see _asks_interface
 
 
 def _method_of(options: Dict[str, Any]) -> str:
@@ -255,10 +260,11 @@ def santa_attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Ten
                     dropout: float = 0.0, is_causal: Optional[bool] = None, softcap: Optional[float] = None,
                     s_aux: Optional[torch.Tensor] = None, sliding_window: Optional[int] = None,
                     position_bias: Optional[torch.Tensor] = None, cache: Any = None,
-                    **_: Any) -> Tuple[torch.Tensor, None]:
+                    position_ids: Optional[torch.Tensor] = None, **_: Any) -> Tuple[torch.Tensor, None]:
     """query [batch, heads, q_len, head_dim], key and value [batch, kv_heads, len, head_dim]; the result
     is [batch, q_len, heads, head_dim], and no weights."""
-    global _counts
+    global _counts, _calls
+    _calls += 1
     if dropout and module.training or position_bias is not None or cache is not None:
         raise ValueError("santa has no dropout, position bias or paged cache")
     if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
@@ -286,7 +292,9 @@ def santa_attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Ten
             options["sample_attention"] = {"per_head": 1, **(_settings.get("sample_attention") or {})}
         elif sampled:
             options.update(_settings)
-            options["offsets"] = [santa.offset(layer, last - first) for first, last in zip(firsts, lasts)]
+            steps = _positions(position_ids, batch)             # a window's keys stay as many
+            options["offsets"] = [santa.offset(layer, steps[b + i] + 1 if steps else last - first)
+                                  for i, (first, last) in enumerate(zip(firsts, lasts))]
             options["request_ids"] = list(range(b, stop))
         r = santa.decode(query[b:stop, :, rows], key[b:stop, :, keys], value[b:stop, :, keys],
                          out=out.transpose(1, 2)[b:stop, :, rows], q_layout="HND", kv_layout="HND",
@@ -298,12 +306,40 @@ def santa_attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Ten
     return out, None
 
 
+def _positions(ids: Optional[torch.Tensor], batch: int) -> Optional[List[int]]:
+    """Of a step's query tokens; kept with the tensor, as all layers get the same one."""
+    if ids is None or ids.dim() != 2 or ids.shape[0] not in (1, batch) or ids.shape[1] != 1:
+        return None
+    kept = None if ids.is_inference() else getattr(ids, "_santa_positions", None)
+    if kept is None or kept[0] != ids._version:
+        if ids.is_inference():
+            return ids[:, 0].expand(batch).tolist()
+        kept = (ids._version, ids[:, 0].expand(batch).tolist())
+        ids._santa_positions = kept                             # type: ignore[attr-defined]
+    return kept[1]
+
+
 def _threads() -> int:
     return 1 if santa.build_info()["threads"] == "none" else torch.get_num_threads()
 
 
+def _asks_interface(config: Any) -> bool:
+    """Whether models of this configuration know other attentions than eager. Those that do not take the
+    mask, and attend by themselves."""
+    if config not in _known:
+        models = MODEL_MAPPING[config] if config in MODEL_MAPPING else ()
+        models = models if isinstance(models, (tuple, list)) else (models,)
+        _known[config] = not models or any(
+            getattr(model, f"_supports_{name}", False) for model in models
+            for name in ("attention_backend", "sdpa", "flash_attn", "flex_attn"))
+    return _known[config]
+
+
 def santa_mask(*args: Any, **kwargs: Any) -> Optional[torch.Tensor]:
     """The boolean mask of torch's attention. None only where it means that a whole prompt is causal."""
+    config = kwargs.get("config")
+    if config is not None and not _asks_interface(type(config)):
+        raise ValueError(f"{config.model_type} has no attention but its own: santa cannot take its place")
     q_len, kv_len = (kwargs[name] if name in kwargs else args[i]
                      for name, i in (("q_length", 1), ("kv_length", 2)))
     if q_len != kv_len:
@@ -332,7 +368,7 @@ class Comparison(NamedTuple):
 @torch.no_grad()
 def compare(model: Any, input_ids: torch.Tensor, steps: int, baseline: str = "eager") -> Comparison:
     """Prompt [1, len], then steps tokens in turns: one step of the baseline, one of santa."""
-    before = model.config._attn_implementation
+    before, calls = model.config._attn_implementation, _calls
 
     def step(name: str, ids: torch.Tensor, cache: Any) -> Tuple[torch.Tensor, Any, float]:
         model.set_attn_implementation(name)
@@ -362,6 +398,8 @@ def compare(model: Any, input_ids: torch.Tensor, steps: int, baseline: str = "ea
             result.kl.append(float(torch.where(own > -torch.inf, own.exp() * (own - drawn), 0.0).sum()))
             result.exact_ms.append(own_ms)
             result.drawn_ms.append(drawn_ms)
+        if calls == _calls:
+            raise ValueError("the model did not ask for santa's attention")
         return result._replace(counts=reset_counts())
     finally:
         model.set_attn_implementation(before)

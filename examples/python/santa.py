@@ -977,7 +977,7 @@ class _Call:
                                dims=(len(q.shape),))
         self._same_device("out", found)
         self.keep.append(found.owner)
-        taken = {"q": q, "k": k, "v": v}
+        self.taken = taken = {"q": q, "k": k, "v": v}
         self._apart("out", found, taken)
         self.results["out"] = out.array if isinstance(out, View) else out
         for name in ("lse", "std_error"):
@@ -1276,6 +1276,7 @@ class _Call:
         found = _look(self.x["workspace"], "workspace", self.stream)
         if found.device != self.device or not found.dense() or not found.writable:
             raise ValueError("workspace is not a dense writable array where q is")
+        self._apart("workspace", found, self.taken)
         self.keep.append(found.owner)
         return found.pointer, found.nbytes()
 

@@ -1008,6 +1008,8 @@ def test_workspace_and_results_in_place():
     near(lse, reference(q, k, v)[1])
     raises(santa.SantaError, santa.decode, q, k, v, method="sys", workspace=mine[:size - 1],
            name="WORKSPACE_SIZE")
+    for other, options in (("k", {"workspace": k}), ("out", {"workspace": out, "out": out})):
+        raises(ValueError, santa.decode, q, k, v, method="sys", text=f"in the memory of {other}", **options)
     santa.free_workspaces()
     same_bits(out, santa.decode(q, k, v, method="sys").out)
 
@@ -1706,6 +1708,46 @@ def test_hf_dense_is_eager():
         eager, santas = both(torch, hf, half, lambda: half(ids, attention_mask=left).logits.float())
         off = float((santas - eager)[left.bool()].abs().mean() / eager[left.bool()].abs().mean())
         assert off < 0.05, (name, "bfloat16", off)
+
+
+def test_hf_own_attention_is_refused():
+    """A model that knows no attention but eager takes the mask, and would attend by itself."""
+    torch, transformers, hf = hf_or_skip()
+    config = transformers.BloomConfig(vocab_size=97, hidden_size=32, n_layer=1, n_head=2)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="santa").eval()
+    ids = hf_ids(torch)[0]
+    with torch.no_grad():
+        raises(ValueError, model, ids, text="santa cannot take its place")
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    raises(ValueError, hf.compare, model, ids[:1], 2, text="santa")
+
+
+def test_hf_window_draws_anew():
+    """The keys in a full window stay as many, the draws of its steps do not stay the same ones."""
+    torch, transformers, hf = hf_or_skip()
+    config = transformers.MistralConfig(vocab_size=97, hidden_size=64, intermediate_size=64,
+                                        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                                        sliding_window=16)
+    torch.manual_seed(1)
+    model = transformers.MistralForCausalLM(config).eval()
+    model.set_attn_implementation("santa")
+    ids, left, _ = hf_ids(torch, 40)
+    decode, offsets = santa.decode, []
+
+    def spy(*args, **options):
+        offsets.extend(options.get("offsets", []))
+        return decode(*args, **options)
+    before = hf.configure(method="sys", num_samples=4)
+    try:
+        santa.decode = spy
+        for cache in ("dynamic", "static"):
+            offsets.clear()
+            model.generate(ids, attention_mask=left, max_new_tokens=9, do_sample=False,
+                           cache_implementation=cache)
+            assert len(offsets) == 2 * 8 * len(ids) and len(set(offsets)) >= 2 * 8, (cache, offsets)
+    finally:
+        santa.decode = decode
+        hf.configure(**before)
 
 
 def test_hf_sinks_window_and_cap_are_seen():
