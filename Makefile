@@ -88,7 +88,7 @@ version = $(shell sed -n '1s/.* - v\([0-9.]*\) - .*/\1/p' santa.h)
 install:
 	mkdir -p "$(DESTDIR)$(PREFIX)/include" "$(DESTDIR)$(PREFIX)/share/pkgconfig"
 	cp santa.h santa_cuda.h "$(DESTDIR)$(PREFIX)/include"
-	sed 's/@santa_version@/$(version)/' examples/packaging/santa.pc.in >"$(DESTDIR)$(PREFIX)/share/pkgconfig/santa.pc"
+	sed 's/@santa_version@/$(version)/; s/@CMAKE_INSTALL_INCLUDEDIR@/include/' examples/packaging/santa.pc.in >"$(DESTDIR)$(PREFIX)/share/pkgconfig/santa.pc"
 
 clean:
 	rm -rf $(BUILD)

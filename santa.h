@@ -221,7 +221,7 @@
    spread them:
    - item_begin, item_end: each of your threads runs its own range, with its own workspace and
      stats;
-   - num_threads = t with parallel_for: the library hands up to t tasks to your pool, fewer where
+   - num_threads = t with parallel_for: the library hands t tasks to your pool, or fewer where
      there are fewer pieces of work;
    - num_threads = t when this file is compiled with -fopenmp: up to 1024 threads.
    Promised: no bit depends on the number of threads or on who did what. Threads may differ in
