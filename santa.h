@@ -726,7 +726,7 @@ extern "C" {
     X(ERR_DENSE_BELOW,         "dense_below is below SANTA_AUTO")                                          \
     X(ERR_OUT_OVERLAP,         "elements of out share memory: a stride is too short")                      \
     X(ERR_COMBS,  "num_combs is not in [0, 16] or does not divide num_samples; from a copy of K it is 1")  \
-    X(ERR_FIRST_KEY,           "first_key is negative or above 2^31 - 1")                                  \
+    X(ERR_FIRST_KEY, "first_key is negative, or the context's last key would be number 2^31 - 1 or more")  \
     X(ERR_CONTEXT_LEN, "a context_lens entry is negative, or smaller than first_key + a seq_len above 0")  \
     X(ERR_PROXY_NULL, "proxy is NULL: SANTA_SCORES_PROXY and santa_proxy_encode want a copy of K")         \
     X(ERR_PROXY_BITS,          "proxy_bits is not 0, 2 or 4")                                              \
@@ -3594,7 +3594,8 @@ static santa_status santa__check_shapes(const santa_attention *a) {
     if (santa__mul(santa__mul((uint64_t)a->q.shape[0], (uint64_t)a->q.shape[1]),
                    santa__mul((uint64_t)a->q.shape[2], sizeof(santa_audit))) > (uint64_t)PTRDIFF_MAX)
         return SANTA_ERR_OVERFLOW;
-    if (a->first_key < 0 || a->first_key > INT32_MAX) return SANTA_ERR_FIRST_KEY;
+    if (a->first_key < 0 || a->first_key > INT32_MAX - (a->context_lens ? 0 : santa__capacity(a)))
+        return SANTA_ERR_FIRST_KEY;
     return santa__has_overlap(&a->out) ? SANTA_ERR_OUT_OVERLAP : SANTA_OK;
 }
 

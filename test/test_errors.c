@@ -615,7 +615,8 @@ static void score_extras(void) {
     BAD(ERR_CONTEXT_LEN, a.first_key = 11; a.context_lens = context); /* 50 keys from 11 on are 61 */
     GOOD(a.first_key = 10; a.context_lens = context);
     BAD(ERR_CONTEXT_LEN, a.first_key = 10; a.context_lens = context; context[1]--);
-    GOOD(a.first_key = INT32_MAX);
+    GOOD(a.first_key = INT32_MAX - LEN);               /* this part is the last one */
+    BAD(ERR_FIRST_KEY, a.first_key = INT32_MAX - LEN + 1);
     static int32_t ended[BATCH];                       /* sequences that end before this part has a key */
     BAD(ERR_CONTEXT_LEN, a.first_key = 70; a.context_lens = context);
     GOOD(a.first_key = 70; a.context_lens = context; a.seq_lens = ended);
