@@ -1032,7 +1032,7 @@ def test_threads():
             t.join()
         ran.append(count)
     same_bits(want, santa.decode(q, k, v, method="sys", num_threads=3, parallel_for=in_python).out)
-    assert ran and set(ran) == {3}
+    assert ran and max(ran) == 3 and min(ran) == 2              # fewer where there are fewer pieces
 
     def broken(count, task):
         raise RuntimeError("no threads today")
