@@ -13877,6 +13877,7 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     do those with a q of another type than K, soft cap, ALiBi or k_scales, and
                     the sums of weights of 32 query rows or more; with K of q8_0 and q4_0 an
                     infinite q gives NaN.
+                    parallel_for gets fewer than num_threads tasks where there is less work.
                     Mended: dense of several query rows on a GPU, not causal, beside a window,
                     lost keys or gave NaN; santa_merge of lse +inf and -inf was finite;
                     std_error was 0 beside a NaN in out where no draw was off.
