@@ -9551,6 +9551,7 @@ static int santa__take(santa__work *work, int64_t t, int64_t *from, int64_t *to)
 SANTA__ONCE
 static void santa__run_tasks(const santa_options *o, santa__work *work, int64_t pieces, santa_task task,
                              void *context) {
+    /* one piece is handed out, too: to two, of whom one finds nothing left */
     const int64_t n = SANTA__MAX(SANTA__MIN(o->num_threads, SANTA__MAX(pieces, 2)), 1);
     int64_t t;
     work->pieces = pieces;

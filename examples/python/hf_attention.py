@@ -11,8 +11,7 @@
 configure() takes what santa.decode() takes for how to sample; until then it is sys with 128 draws a head,
 rows of fewer than 16 * num_samples keys exact. A step (one query token a sequence) draws by seed, layer,
 position (number of keys where the model does not pass it on) and place in the batch: the same call gives
-the same tokens. Calls of more query tokens,
-such as prefill or the check of drafted tokens, are exact.
+the same tokens. Calls of more query tokens, such as prefill or the check of drafted tokens, are exact.
 
 configure(method="sample-attention") is the other way round: decode steps are exact, and prefill reads the
 blocks of keys that a few of its rows name. Runs of 32 query tokens or more that are causal are done so,
@@ -240,15 +239,16 @@ def _plan(mask: Optional[torch.Tensor], batch: int, q_len: int, kv_len: int, is_
     return calls
 
 
-def _planned(mask: Optional[torch.Tensor], *sizes: Any) -> List[_Call]:
-    """All layers get the same mask: what was found is kept with it, as long as nobody writes to it."""
-    if mask is None or mask.is_inference():
-        return _plan(mask, *sizes)
-    key = (mask._version, sizes)
-    kept = getattr(mask, "_santa_plan", None)
+def _kept(x: Optional[torch.Tensor], find: Callable[..., Any], *sizes: Any) -> Any:
+    """find(x, *sizes). All layers get the same tensor: what was found is kept with it, as long as nobody
+    writes to it."""
+    if x is None or x.is_inference():
+        return find(x, *sizes)
+    key = (x._version, find, sizes)
+    kept = getattr(x, "_santa_found", None)
     if kept is None or kept[0] != key:
-        kept = (key, _plan(mask, *sizes))
-        mask._santa_plan = kept                                 # type: ignore[attr-defined]
+        kept = (key, find(x, *sizes))
+        x._santa_found = kept                                   # type: ignore[attr-defined]
     return kept[1]
 
 
@@ -271,7 +271,7 @@ def santa_attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Ten
         raise ValueError("santa has no gradients: use torch.no_grad()")
     batch, heads, q_len, _head_dim = query.shape
     is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    calls = _planned(attention_mask, batch, q_len, key.shape[2], bool(is_causal), int(sliding_window or 0))
+    calls = _kept(attention_mask, _plan, batch, q_len, key.shape[2], bool(is_causal), int(sliding_window or 0))
     method = _method_of(_settings)
     shared = {"num_threads": _threads(),                         # of exact calls, too
               **{name: _settings[name] for name in ("num_threads", "isa") if name in _settings}}
@@ -292,7 +292,7 @@ def santa_attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Ten
             options["sample_attention"] = {"per_head": 1, **(_settings.get("sample_attention") or {})}
         elif sampled:
             options.update(_settings)
-            steps = _positions(position_ids, batch)             # a window's keys stay as many
+            steps = _kept(position_ids, _positions, batch)      # a window's keys stay as many
             options["offsets"] = [santa.offset(layer, steps[b + i] + 1 if steps else last - first)
                                   for i, (first, last) in enumerate(zip(firsts, lasts))]
             options["request_ids"] = list(range(b, stop))
@@ -307,16 +307,10 @@ def santa_attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Ten
 
 
 def _positions(ids: Optional[torch.Tensor], batch: int) -> Optional[List[int]]:
-    """Of a step's query tokens; kept with the tensor, as all layers get the same one."""
+    """Of a step's query tokens."""
     if ids is None or ids.dim() != 2 or ids.shape[0] not in (1, batch) or ids.shape[1] != 1:
         return None
-    kept = None if ids.is_inference() else getattr(ids, "_santa_positions", None)
-    if kept is None or kept[0] != ids._version:
-        if ids.is_inference():
-            return ids[:, 0].expand(batch).tolist()
-        kept = (ids._version, ids[:, 0].expand(batch).tolist())
-        ids._santa_positions = kept                             # type: ignore[attr-defined]
-    return kept[1]
+    return ids[:, 0].expand(batch).tolist()
 
 
 def _threads() -> int:
