@@ -1023,28 +1023,6 @@ static void missing_files(void) {
     tear_down();
 }
 
-#else
-static void no_fork(void) { SKIP("needs fork"); }
-#define valid            no_fork
-#define cut_model        no_fork
-#define absurd_headers   no_fork
-#define absurd_weights   no_fork
-#define broken_tokenizer no_fork
-#define missing_files    no_fork
-#define versioned_files  no_fork
-#define buckets          no_fork
-#define prompt_buckets   no_fork
-#define drafts           no_fork
-#define speculative_sampling no_fork
-#define formats          no_fork
-#define version_1        no_fork
-#define prefill_matches_forward no_fork
-#define prefill_chunks   no_fork
-#define sparse_prefill   no_fork
-#define layer_options    no_fork
-#define rows_before_rope no_fork
-#endif
-
 const test_case suite_model[] = {
     {"a small valid checkpoint, every method", valid},
     {"model cut short", cut_model},
@@ -1067,3 +1045,12 @@ const test_case suite_model[] = {
     {"rows before and behind RoPE", rows_before_rope},
     {0, 0}
 };
+
+#else
+static void no_fork(void) { SKIP("needs fork"); }
+
+const test_case suite_model[] = {
+    {"the examples' model, every case", no_fork},
+    {0, 0}
+};
+#endif
