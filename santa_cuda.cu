@@ -330,6 +330,7 @@ struct params {
     copy_shape copy;
     i64 kv_heads;
     i64 from, to;                                   /* k_encode: keys; from < 0: the last -from */
+    int encode_blocks;                              /* k_encode_groups: blocks that may end there */
     int any_vector_k;                               /* rows of K are 16-byte pieces, of any type */
     const int *proxy_lens;                          /* [batch] or NULL */
     int sink_tokens, local_tokens;
@@ -787,6 +788,20 @@ struct alignas(16) encode_memory {
     unsigned char bad[ENCODE_WARPS][BLOCK];         /* keys that are not finite */
 };
 
+/* Of k_encode_groups: CTAs of a multiprocessor; dynamic shared memory, its matrix and the
+   block's keys. */
+constexpr int encode_ctas(int d) { return d == 128 ? 4 : 5; }
+constexpr int encode_groups_bytes(int d) { return 128 * d + (2 * d + 16) * BLOCK + 1024; }
+/* k_encode_groups: the means as the lanes have their columns; a largest one of each warp; the
+   next blocks of the CTA, for each warp; of a mean of what is finite. */
+struct alignas(16) encode_groups_memory {
+    float means[128];
+    unsigned tops[4];
+    struct alignas(16) { const char *k; char *to; } found[4][32];
+    float mean[128];
+    unsigned char bad[BLOCK];
+};
+
 /* k_error: 128 columns and eighths of the draws. */
 enum { ERROR_PARTS = 8 };
 struct error_memory {
@@ -1192,6 +1207,9 @@ void k_encode(const params p) {
     standin_kernel(256, sizeof(copy_memory), (size_t)(p.copy.keys * (p.d / 8 + 1) * 4));
 }
 void k_encode_cores(const params) { standin_kernel(32 * ENCODE_WARPS, sizeof(encode_memory), 0); }
+template <int D> void k_encode_groups(const params) {
+    standin_kernel(2 * BLOCK, sizeof(encode_groups_memory), (size_t)encode_groups_bytes(D));
+}
 template <int G, bool ROWS> void k_proxy_scores(const params p) {
     const size_t ring = (size_t)(SCORE_WARPS * p.ring_slots * p.slot_bytes),
           other = sizeof(rows_memory) + (size_t)p.stage_bytes;
@@ -1614,6 +1632,22 @@ __device__ __forceinline__ void products(float (&x)[6][4], const unsigned (&a)[4
 __device__ __forceinline__ void products(float (&x)[6][4], const unsigned (&a)[4], u64 b, int more,
                                          __half) {
     PRODUCTS_OF_48_FROM("f16");
+}
+/* Of 64, the left side in registers. */
+#define SUMS_32(x) SUMS_16(x, 0), SUMS_16(x, 4)
+#define SUMS_LIST_32                                                                                     \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,"    \
+    "%26,%27,%28,%29,%30,%31}"
+#define PRODUCTS_OF_64_FROM(type)                                                                        \
+    asm volatile(PRODUCTS_BY_ROWS(type, "64", SUMS_LIST_32, "{%32,%33,%34,%35}", "%36", "%37", "0")      \
+                 : SUMS_32(x) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more))
+__device__ __forceinline__ void products(float (&x)[8][4], const unsigned (&a)[4], u64 b, int more,
+                                         __nv_bfloat16) {
+    PRODUCTS_OF_64_FROM("bf16");
+}
+__device__ __forceinline__ void products(float (&x)[8][4], const unsigned (&a)[4], u64 b, int more,
+                                         __half) {
+    PRODUCTS_OF_64_FROM("f16");
 }
 #endif
 
@@ -8671,6 +8705,285 @@ __global__ void __launch_bounds__(32 * ENCODE_WARPS, 4) k_encode_cores(const __g
             out[0] = out[1] = 0;
         }
     }
+}
+
+#if HAS_WARPGROUPS
+/* The matrix of k_encode_groups: signs times a Hadamard matrix of 64 numbers, of bits that are
+   one in p.k_type, or in f16 for e4m3, and their negatives; then the same of the next 64
+   features. Line n has what column n of the sums is made of; columns are in the order of
+   rotated_feature. Along a line features are as the left sides have them, see hands_four. */
+__device__ __forceinline__ int rotated_feature(int n) {
+    return 32 * (n >> 5) + 16 * (n & 1) + 4 * (n >> 1 & 3) + (n >> 3 & 3);
+}
+template <int D>
+__device__ __forceinline__ void make_rotation(const params &p, char *lines, bool hands_four) {
+    enum { PIECES = D / 8 };
+    const int piece = threadIdx.x % PIECES, half = piece & 1, shift = hands_four ? 2 : 1;
+    const int from = 16 * (piece >> 1) + (hands_four ? 2 : 8) * half;       /* and 0, 1 and w << shift */
+    const unsigned one = p.k_type == SANTA_BF16 ? 0x3f803f80u : 0x3c003c00u;
+    unsigned word[4];
+#pragma unroll
+    for (int w = 0; w < 4; w++) {
+        const unsigned signs = p.signs[from / 32] >> (from % 32 + (w << shift));
+        word[w] = one ^ (signs & 1u) << 15 ^ (signs & 2u) << 30;
+    }
+#pragma unroll 1
+    for (int n = threadIdx.x / PIECES; n < 64; n += 2 * BLOCK / PIECES) {
+        const int f = rotated_feature(n);
+        const unsigned odd = (unsigned)f << 31, all = (unsigned)__popc(f & from) & 1u,
+                       low = (unsigned)f >> shift & 1u, high = (unsigned)f >> (shift + 1) & 1u;
+        const auto with = [&](unsigned side) { return odd ^ side * 0x80008000u; };
+        *(uint4 *)(lines + (piece >> 3) * 64 * 128 + n * 128 + 16 * ((piece ^ n) & 7))
+            = make_uint4(word[0] ^ with(all), word[1] ^ with(all ^ low), word[2] ^ with(all ^ high),
+                         word[3] ^ with(all ^ low ^ high));
+    }
+}
+#endif
+
+/* The same for blocks of 64 keys of 64 or 128 features by the products of a warpgroup, for
+   sm_90a. The matrix is in shared memory, made by a CTA for all of its blocks; its columns are
+   in an order that makes a lane's numbers those of its words of the copy. Grid: (CTAs that
+   share the blocks; KV head; batch). A warp takes 16 keys, lane 4 g + t has keys g and g + 8.
+   The next block's keys come while this one's are encoded. Of 16 bytes that are 16 numbers a
+   lane of four is handed four adjacent ones, else two.
+   Barriers of a block: for the sums of its columns; for the means. */
+template <int D>
+__global__ void __launch_bounds__(2 * BLOCK, encode_ctas(D))
+    k_encode_groups(const __grid_constant__ params p) {
+#if HAS_WARPGROUPS
+    enum { ROWS = 2, GROUPS = D / 32, HALVES = D / 64, STEPS = D / 16, LINE = 2 * D + 16 };
+    DYNAMIC_SHARED(slots);                          /* encode_groups_bytes */
+    SHARED(s, encode_groups_memory);
+    const int tid = threadIdx.x, warp = this_warp(), lane = tid & 31, g = lane / 4, t = lane & 3;
+    const unsigned start = (unsigned)__cvta_generic_to_shared(slots), matrix = (start + 1023u) & ~1023u;
+    const unsigned rows = matrix + (unsigned)(128 * D + 16 * LINE * warp);
+    char *const lines = (char *)slots + (matrix - start) + 128 * D;
+    const float norm = p.norm;
+    const bool eight = p.k_type == SANTA_E4M3;
+    const int bits = p.copy.bits, key = 16 * warp + g;
+    const int blocks = (p.encode_blocks - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
+
+    const auto send = [&](int i) {                  /* the warp's rows of block i, if there is one */
+        if (i % 32 == 0) {
+            const encoded_block x = block_to_encode(p, blockIdx.x + (i64)(i + lane) * gridDim.x);
+            __syncwarp();
+            s.found[warp][lane] = { x.k, x.to };
+            __syncwarp();
+        }
+        const char *const k = s.found[warp][i & 31].k;
+        const auto copy = [&](auto pieces) {        /* of 16 bytes in a row */
+            enum { PIECES = decltype(pieces)::value, AT_ONCE = 32 / PIECES };
+            const int row = lane / PIECES, piece = 16 * (lane % PIECES);
+            const char *at = k + (16 * warp + row) * p.k_stride[1] + piece;
+#pragma unroll
+            for (int j = row; j < 16 + row; j += AT_ONCE) {
+                copy16_or_zero_at(rows + (unsigned)(LINE * j + piece), at, true);
+                at += AT_ONCE * p.k_stride[1];
+            }
+        };
+        if (!s.found[warp][i & 31].to) return;
+        if (eight) copy(std::integral_constant<int, D / 16>());
+        else copy(std::integral_constant<int, D / 8>());
+        copy_commit();
+    };
+    float x[HALVES][8][4];                          /* columns 8 i + 2 t and the next one, both keys */
+    const auto rotate = [&](const unsigned (&left)[STEPS][4], auto type) {
+        products_begin();
+#pragma unroll
+        for (int i = 0; i < STEPS; i++)
+            products(x[i / 4], left[i], lines_at(matrix + (unsigned)(i / 4 * 64 * 128 + i % 4 * 32)), i % 4,
+                     type);
+        products_commit();
+        products_wait<0>();
+#pragma unroll
+        for (int h = 0; h < HALVES; h++) products_are(x[h]);
+    };
+    /* of means: place, and which feature that is */
+    const bool has_column = D == 128 || warp < D / 32;
+    const int column = 32 * warp + 4 * (lane & 7) + 2 * (lane >> 4) + (lane >> 3 & 1),
+              feature = rotated_feature(16 * (column >> 4) + 8 * (column >> 1 & 1)
+                                        + 2 * (column >> 2 & 3) + (column & 1));
+    const float middle = bits == 4 ? 7.5f : 1.5f, per_level = bits == 4 ? 0.0625f : 0.25f,
+                most = (1.0f - 1.0f / 16777216.0f) / per_level, zero = 12582912.0f,
+                root = sqrtf((float)D) * (bits == 4 ? 1.0f / 0.3352f : 1.0f / 0.9957f);
+    /* of a mean, as centre_code has it but for ties: in the low bits */
+    const auto code_of = [&](float mean, float inverse) {
+        return __fadd_rd(fmaf(mean, inverse, 0.5f), zero);
+    };
+#pragma unroll 1
+    for (int b = -1; b < blocks; b++) {             /* first only: send, and make the matrix */
+        char *const at = b < 0 ? nullptr : s.found[warp][b & 31].to;
+        float scale = 0.0f, inverse = 0.0f;
+        if (at) {
+            copy_wait<0>();
+            __syncwarp();
+            unsigned left[STEPS][4];
+            const unsigned line = rows + (unsigned)(LINE * (lane & 15) + 16 * (lane / 16));
+            if (eight)
+#pragma unroll
+                for (int i = 0; i < STEPS; i += 2) {
+                    unsigned w[4];
+                    load_matrices(line + 16u * (unsigned)i, w);
+#pragma unroll
+                    for (int e = 0; e < 8; e++) {
+                        const __half2 y = e4m3_pair((unsigned short)(w[e / 2] >> 16 * (e & 1)));
+                        left[i + e / 4][e / 2 % 2 + 2 * (e & 1)] = *(const unsigned *)&y;
+                    }
+                }
+            else
+#pragma unroll
+                for (int i = 0; i < STEPS; i++)
+                    load_matrices(line + 32u * (unsigned)i, left[i]);
+            if (p.k_type == SANTA_BF16) rotate(left, __nv_bfloat16());
+            else rotate(left, __half());
+            if (HALVES == 2)
+#pragma unroll
+                for (int i = 0; i < 32; i++) butterfly(x[0][i / 4][i % 4], x[HALVES - 1][i / 4][i % 4]);
+            /* sums of two keys each take the keys' place, those of odd lines in other banks */
+            __syncwarp();
+            float *const sums = (float *)(lines + 16 * LINE * warp) + g * D + 4 * t;
+#pragma unroll
+            for (int i = 0; i < D / 16; i++) {
+                const float *const y = x[i / 4][i % 4 * 2];
+                *(float4 *)&sums[i & 1 ? 16 * i - 16 * (g & 1) : 16 * i + 16 * (g & 1)]
+                    = make_float4(y[0] + y[2], y[1] + y[3], y[4] + y[6], y[5] + y[7]);
+            }
+            __syncthreads();
+            unsigned top = 0;                       /* as bits, which ascend */
+            if (has_column) {                       /* four columns and eight lines, then one column */
+                float y[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    const float *const own = (const float *)(lines + lane / 8 * 16 * LINE) + i * D;
+                    const float4 z = *(const float4 *)&own[(32 * warp + 4 * (lane & 7)) ^ 16 * (i & 1)];
+                    y[0] += z.x; y[1] += z.y; y[2] += z.z; y[3] += z.w;
+                }
+#pragma unroll
+                for (int half = 2; half; half /= 2) {
+                    const bool upper = (lane & 8 * half) != 0;
+#pragma unroll
+                    for (int i = 0; i < half; i++) {
+                        const float other = upper ? y[i] : y[i + half];
+                        y[i] = (upper ? y[i + half] : y[i]) + __shfl_xor_sync(FULL, other, 8 * half);
+                    }
+                }
+                s.means[column] = y[0] * (norm / (float)BLOCK);
+                top = __float_as_uint(fabsf(s.means[column]));
+            }
+            top = __reduce_max_sync(FULL, top);
+            if (lane == 0) s.tops[warp] = top;
+            __syncthreads();
+            const uint4 tops = *(const uint4 *)s.tops;
+            float largest = __uint_as_float(max(max(tops.x, tops.y), max(tops.z, tops.w)));
+            if (!is_finite(largest)) {              /* rare */
+                mean_of_finite(p, s.found[warp][b & 31].k, s.mean, s.bad, nullptr, false);
+                if (warp == 0) rotate_centre(p, s.mean);
+                __syncthreads();
+                if (has_column) s.means[column] = s.mean[feature];
+                top = 0;
+#pragma unroll 1
+                for (int f = lane; f < D; f += 32) top = max(top, __float_as_uint(fabsf(s.mean[f])));
+                largest = __uint_as_float(__reduce_max_sync(FULL, top));
+                __syncthreads();
+            }
+            scale = largest / 127.0f;
+            inverse = scale > 0.0f ? __fdividef(1.0f, scale) : 0.0f;
+            if (!is_finite(inverse)) {              /* rare: tiny numbers */
+                inverse = __fdividef(1.0f, scale * 0x1p64f);
+                if (has_column) s.means[column] *= 0x1p64f;
+                __syncthreads();
+            }
+        }
+        if (b + 1 < blocks) send(b + 1);
+        if (b < 0) {
+            make_rotation<D>(p, lines - 128 * D, eight);
+            fence_tensor_cores();
+            __syncthreads();
+        }
+        if (!at) continue;
+
+        if (has_column)
+            at[p.copy.centre + feature] = (char)__float_as_uint(code_of(s.means[column], inverse));
+        if (tid == 0) *(float *)(at + p.copy.scale) = scale;
+        if (p.copy.scale + 4 + tid < p.copy.bytes) at[p.copy.scale + 4 + tid] = 0;      /* fewer than 64 */
+
+        float squares[ROWS][2] = {};
+#pragma unroll
+        for (int i = 0; i < D / 16; i++) {
+            const float4 y = *(const float4 *)&s.means[16 * i + 4 * t];
+            float centre[4] = { y.x, y.y, y.z, y.w };
+#pragma unroll
+            for (int c = 0; c < 4; c++) centre[c] = __fmul_rn(scale, code_of(centre[c], inverse) - zero);
+#pragma unroll
+            for (int c = 0; c < 8; c++) {
+                float &z = x[i / 4][i % 4 * 2 + c / 4][c % 4], &sum = squares[c / 2 % 2][c & 1];
+                z = fmaf(z, norm, -centre[c / 4 * 2 + (c & 1)]);
+                sum = fmaf(z, z, sum);
+            }
+        }
+        float length[ROWS], share[ROWS], both[ROWS][2] = {};
+        bool flat[ROWS], good[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            length[r] = squares[r][0] + squares[r][1];
+#pragma unroll
+            for (int o = 1; o < 4; o *= 2) length[r] += __shfl_xor_sync(FULL, length[r], o);
+            const float per_step = rsqrtf(length[r]) * root;
+            good[r] = is_finite(length[r]);         /* else a key that is not finite, or too large */
+            flat[r] = !(per_step > 0.0f) || !is_finite(per_step);
+            share[r] = flat[r] ? 0.0f : per_step * per_level;                /* as in k_encode_cores */
+        }
+        int below[ROWS] = { 0, 0 };                 /* sums of code * (most code - code) */
+        unsigned words[ROWS][GROUPS];
+#pragma unroll
+        for (int i = 0; i < GROUPS; i++) {
+            unsigned word[ROWS] = { 0, 0 };
+#pragma unroll
+            for (int e = 7; e >= 0; e--)
+#pragma unroll
+                for (int r = 0; r < ROWS; r++) {
+                    const float z = x[i / 2][i % 2 * 4 + e / 2][2 * r + e % 2],
+                                c = __fmaf_rd(__saturatef(fmaf(z, share[r], 0.5f)), most, zero);
+                    both[r][e & 1] = fmaf(z, (c - zero) - middle, both[r][e & 1]);
+                    word[r] = (word[r] << 4) + __float_as_uint(c);
+                }
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                const unsigned w = word[r] - 0x3f400000u, all = bits == 4 ? 0x0f0f0f0fu : 0x03030303u,
+                               even = w & 0x0f0f0f0fu, odd = w >> 4 & 0x0f0f0f0fu;
+                below[r] = __dp4a((int)even, (int)(all ^ even), below[r]);
+                below[r] = __dp4a((int)odd, (int)(all ^ odd), below[r]);
+                words[r][i] = !flat[r] && good[r] ? w : 0;
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            float sum = both[r][0] + both[r][1],
+                  codes = (float)(D / 4) * (middle * middle) - (float)below[r];
+#pragma unroll
+            for (int o = 1; o < 4; o *= 2) {
+                sum += __shfl_xor_sync(FULL, sum, o);
+                codes += __shfl_xor_sync(FULL, codes, o);
+            }
+            const float over = __fdividef(1.0f, codes), rough = sum * over;
+            unsigned gain = __half_as_ushort(__float2half_rn(fmaf(fmaf(-rough, codes, sum), over, rough)));
+            if ((gain & 0x7c00u) == 0x7c00u || !good[r]) gain = 0x7e00u;
+            else if (flat[r]) gain = 0;
+            if (t == 0)
+                *(unsigned short *)(at + p.copy.gains + 2 * (key + 8 * r)) = (unsigned short)gain;
+            char *const to = at + 16 * (key + 8 * r) + 4 * t;
+            if (bits == 4) {
+#pragma unroll
+                for (int i = 0; i < GROUPS; i++) *(unsigned *)(to + 16 * BLOCK * i) = words[r][i];
+            } else {
+                const auto packed = [](unsigned w) { return (w & 0x03030303u) | (w >> 2 & 0x0c0c0c0cu); };
+#pragma unroll
+                for (int i = 0; i < GROUPS; i += 2)
+                    *(unsigned *)(to + 8 * BLOCK * i) = packed(words[r][i]) | packed(words[r][i + 1]) << 4;
+            }
+        }
+    }
+#endif
 }
 
 /* -------------------------------------------------------------------------------
@@ -21169,6 +21482,22 @@ santa_status proxy_encode(const santa_attention *a, int64_t from, int64_t to, vo
     c.stream = (cudaStream_t)stream;
     if (p.any_vector_k && p.k_type != SANTA_F32 && p.d % 32 == 0 && p.d <= ENCODE_DIM
         && !p.k_scales.data) {
+        bool groups = false;
+        if (copy.keys == BLOCK && p.d % 64 == 0) {
+            if ((s = read_device(&c.card)) != SANTA_OK) return s;
+            const cudaError_t e = find_code(c, (const void *)k_encode_groups<128>, &groups);
+            if (e != cudaSuccess) return cuda_status(e);
+        }
+        if (groups) {                               /* all CTAs at once, and as even as may be */
+            const i64 most = encode_ctas(p.d) * (i64)c.card.multiprocessors / (kv_heads * batch),
+                      each = ceil_div(grid, most > 1 ? most : 1);
+            p.encode_blocks = (int)grid;
+            const dim3 ctas = grid_of({ ceil_div(grid, each), kv_heads, batch });
+            const size_t bytes = (size_t)encode_groups_bytes(p.d);
+            return cuda_status(
+                p.d == 128 ? launch_large<k_encode_groups<128>>(c, ctas, 2 * BLOCK, bytes, false)
+                           : launch_large<k_encode_groups<64>>(c, ctas, 2 * BLOCK, bytes, false));
+        }
         const i64 blocks = ENCODE_WARPS / (copy.keys > 16 ? copy.keys / 16 : 1);
         return cuda_status(launch<k_encode_cores>(c, grid_of({ ceil_div(grid, blocks), kv_heads, batch }),
                                                   32 * ENCODE_WARPS, 0, false));

@@ -956,9 +956,63 @@ static void bench_lists(timer &t, int batch, int n, int most, int runs, FILE *cs
     for (void *p : { (void *)k, (void *)v, (void *)q, (void *)out, (void *)list }) CUDA(cudaFree(p));
 }
 
+/* Making a copy of K, whole, and of a step's key, against reading K once. */
+struct encode_case { santa_dtype type; int dim, page, bits; };
+static const encode_case encode_cases[] = {
+    { SANTA_BF16, 128, 0, 4 },  { SANTA_BF16, 128, 0, 2 },  { SANTA_BF16, 64, 0, 4 },
+    { SANTA_BF16, 256, 0, 4 },  { SANTA_BF16, 128, 64, 4 }, { SANTA_BF16, 128, 16, 4 },
+    { SANTA_E4M3, 128, 0, 4 },
+};
+static void bench_encode(timer &t, int batch, int n, const encode_case &x, int runs, FILE *csv) {
+    const size_t elements = (size_t)batch * n * KV_HEADS * x.dim,
+                 bytes = elements * (x.type == SANTA_E4M3 ? 1 : 2);
+    unsigned char *k, *q;
+    unsigned *sink;
+    CUDA(cudaMalloc(&k, bytes));
+    CUDA(cudaMalloc(&q, (size_t)batch * HEADS * x.dim * 2));
+    CUDA(cudaMalloc(&sink, 4));
+    fill<<<2048, 256, 0, t.stream>>>(k, elements, (int)x.type, 1);
+    int *const table = x.page ? shuffled_table(batch * n / x.page) : nullptr;
+    santa_attention a = {};
+    a.q = a.out = santa_view(q, SANTA_BF16, batch, 1, HEADS, x.dim);
+    a.k = x.page ? santa_view(k, x.type, batch * n / x.page, x.page, KV_HEADS, x.dim)
+                 : santa_view(k, x.type, batch, n, KV_HEADS, x.dim);
+    a.block_table = table;
+    a.max_pages = x.page ? n / x.page : 0;
+    a.q.device = a.k.device = a.out.device = SANTA_CUDA;
+    a.v = a.k;
+    a.proxy_bits = x.bits;
+    const size_t size = santa_proxy_size(&a);
+    CUDA(cudaMalloc(&a.proxy, size));
+    const auto done = [](santa_status s) {
+        if (s == SANTA_OK) return;
+        fprintf(stderr, "%s\n", santa_status_string(s));
+        exit(1);
+    };
+    const cudaGraphExec_t read_k = t.capture([&] {
+        read_all<<<(unsigned)((bytes + 65535) / 65536), 256, 0, t.stream>>>((const uint4 *)k, bytes / 16,
+                                                                            sink);
+    });
+    const auto times = t.in_turns(
+        { read_k, t.capture([&] { done(santa_proxy_encode(&a, 0, n, t.stream)); }),
+          t.capture([&] { done(santa_proxy_append(&a, 1, t.stream)); }) }, runs);
+    double busy = 0.0;
+    const gain over = ratio(times[1], times[0], &busy);
+    const double once = t.middle(times[0]), made = t.middle(times[1]), added = t.middle(times[2]);
+    printf("%s, head_dim %3d, page %2d, %d bits, %d x %6d: %8.1f us, of a step %4.1f us", type_name[x.type],
+           x.dim, x.page, x.bits, batch, n, made, added);
+    print_ratio(over, "reading K");
+    printf("\n");
+    print_verdict(busy);
+    fflush(stdout);
+    if (csv) fprintf(csv, "%s,%d,%d,%d,%d,%d,%.2f,%.2f,%.2f,%s\n", type_name[x.type], batch, n, x.dim,
+                     x.page, x.bits, made, added, once, csv_ratio(over));
+    for (void *p : { (void *)k, (void *)q, a.proxy, (void *)sink, (void *)table }) CUDA(cudaFree(p));
+}
+
 int main(int argc, char **argv) {
     bool quick = false, only_routed = false, only_adaptive = false, prefill = false,
-         dense = false, only_copies = false, lists = false, latent = false;
+         dense = false, only_copies = false, lists = false, latent = false, encode = false;
     FILE *csv = nullptr;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--quick")) quick = true;
@@ -969,6 +1023,7 @@ int main(int argc, char **argv) {
         else if (!strcmp(argv[i], "--copies")) only_copies = true;
         else if (!strcmp(argv[i], "--lists")) lists = true;
         else if (!strcmp(argv[i], "--latent")) latent = true;
+        else if (!strcmp(argv[i], "--encode")) encode = true;
         else if (!strcmp(argv[i], "--csv") && i + 1 < argc) {
             if (!(csv = fopen(argv[++i], "w"))) {
                 perror(argv[i]);
@@ -977,11 +1032,11 @@ int main(int argc, char **argv) {
         } else {
             const bool help = !strcmp(argv[i], "--help");
             fprintf(help ? stdout : stderr, "usage: %s [--quick] [--saap | --vattention | --prefill | "
-                    "--dense | --copies | --lists | --latent] [--csv FILE]\n", argv[0]);
+                    "--dense | --copies | --encode | --lists | --latent] [--csv FILE]\n", argv[0]);
             return !help;
         }
     }
-    if (only_routed + prefill + dense + only_adaptive + only_copies + lists + latent > 1) {
+    if (only_routed + prefill + dense + only_adaptive + only_copies + lists + latent + encode > 1) {
         fprintf(stderr, "%s: one table at a time\n", argv[0]);
         return 1;
     }
@@ -1012,6 +1067,15 @@ int main(int argc, char **argv) {
         for (const auto &x : shapes)
             for (const santa_dtype type : { SANTA_BF16, SANTA_E4M3 })
                 bench_dense(t, x.batch, x.n, { type, 128, 4, SANTA_BF16 }, quick ? 20 : 40, csv);
+        if (csv) fclose(csv);
+        return 0;
+    }
+    if (encode) {
+        if (csv)
+            fprintf(csv, "type,batch,context,head_dim,page,bits,us,append_us,floor_us,over_floor\n");
+        const int shapes[][2] = { { 1, 8192 }, { 1, 32768 }, { 1, 131072 }, { 8, 32768 }, { 8, 131072 } };
+        for (const encode_case &x : encode_cases)
+            for (const auto &y : shapes) bench_encode(t, y[0], y[1], x, quick ? 20 : 40, csv);
         if (csv) fclose(csv);
         return 0;
     }

@@ -2361,7 +2361,10 @@ static void proxy_encode(void) {
                     ref_spec s = proxy_spec(d > 256 ? 150 : 390, d, type, page);
                     s.ragged = 1;
                     s.layout = (ref_layout)((d / 8 + page) % REF_LAYOUTS);
-                    if (d % 64 == 0) { s.row_scales = 1; s.scale_type = (santa_dtype)(d / 64 % 3); }
+                    if (d % 64 == 0 && page % 64) {
+                        s.row_scales = 1;
+                        s.scale_type = (santa_dtype)(d / 64 % 3);
+                    }
                     with_copy p(s, bits);
                     if (!compare_encoded(p, &t)) return;
                 }
@@ -2376,7 +2379,7 @@ static void proxy_encode_extremes(void) {
     copy_totals t = {0, 0, 0};
     for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3})
         for (int64_t d : {64, 128, 256})
-            for (int64_t page : {0, 16}) {
+            for (int64_t page : {0, 16, 64}) {
                 const double inf = type == SANTA_E4M3 ? (double)test_nan() : (double)INFINITY,
                              most = type == SANTA_E4M3 ? 448.0 : type == SANTA_F16 ? 65504.0 : 1e37,
                              least = type == SANTA_E4M3 ? 0x1p-9 : type == SANTA_F16 ? 0x1p-24 : 0x1p-126;

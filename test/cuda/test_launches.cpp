@@ -275,7 +275,7 @@ static void check_parameters(const problem &x, const params &p, int64_t row, con
         CHECK_MSG(same, "%s: other scales of rows", kernel);
     }
     CHECK_MSG(!(a.k_scales.data || a.v_scales.data)
-                  || (!tiles && name != "k_encode_cores" && name.compare(0, 7, "k_list<") != 0),
+                  || (!tiles && name.compare(0, 9, "k_encode_") != 0 && name.compare(0, 7, "k_list<") != 0),
               "%s knows no scales of rows", kernel);
     const int64_t page = a.k.shape[1], pages = a.k.shape[0] < INT32_MAX ? a.k.shape[0] : INT32_MAX;
     CHECK_MSG(p.eights == (!a.block_table || page % 8 == 0), "%s: keys that share a page", kernel);
@@ -2812,6 +2812,7 @@ static void every_kernel(void) {
                     x.stats = (santa_stats *)address(R_STATS);
                     standin.card = &card;
                     CHECK_STATUS(run(x), d <= 256 ? SANTA_OK : SANTA_ERR_BACKEND_SIZE);
+                    standin.warpgroups = bits == 4 || page;
                     standin.start();
                     CHECK_STATUS(santa_proxy_encode(&x.a, 100, 1000, (void *)0x5000),
                                  d <= 512 ? SANTA_OK : SANTA_ERR_BACKEND_SIZE);
@@ -2825,14 +2826,20 @@ static void every_kernel(void) {
                         memcpy((void *)&p, l.parameters.data(), sizeof p);
                         check_copy(x, p, name_of(l));
                         /* by tensor cores 64 keys at a time, or a block of fewer than 16 a
-                           warp */
+                           warp; by warpgroups as evenly as all CTAs at once allow */
+                        const bool groups = card.major == 9 && standin.warpgroups && keys == 64 && d <= 128;
                         const int64_t blocks = i ? 1 : 1000 / keys - 100 / keys,
-                                      of_cta = d > 128 ? 1 : keys > 16 ? 64 / keys : 4;
+                                      ctas = (d == 128 ? 4 : 5) * card.multiprocessors / (2 * 3),
+                                      of_cta = groups ? (blocks + ctas - 1) / ctas
+                                             : d > 128 ? 1 : keys > 16 ? 64 / keys : 4;
                         check_grid(l, (blocks + of_cta - 1) / of_cta, 2, 3, name_of(l));
-                        CHECK(name_of(l) == (d <= 128 ? "k_encode_cores" : "k_encode"));
+                        CHECK(name_of(l) == (groups && d == 128 ? "k_encode_groups<128>"
+                                             : groups ? "k_encode_groups<64>"
+                                             : d <= 128 ? "k_encode_cores" : "k_encode"));
                     }
                     CHECK_MSG(standin.broken.empty(), "%s", standin.broken.c_str());
                 }
+    standin.warpgroups = true;
     over_ranks();
     choices_over_ranks();
     budgets_over_ranks();

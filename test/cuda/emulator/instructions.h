@@ -696,6 +696,10 @@ template<typename T>
 void products(float (&sum)[6][4], const unsigned (&a)[4], unsigned long long b, int more, T, CALLER) {
     emulated::multiply<T, 48>({sum, {a[0], a[1], a[2], a[3]}, 0, b, true, false, more != 0, HERE("wgmma")});
 }
+template<typename T>
+void products(float (&sum)[8][4], const unsigned (&a)[4], unsigned long long b, int more, T, CALLER) {
+    emulated::multiply<T, 64>({sum, {a[0], a[1], a[2], a[3]}, 0, b, true, false, more != 0, HERE("wgmma")});
+}
 #undef HERE
 #undef CALLER
 #endif
