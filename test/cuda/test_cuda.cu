@@ -1152,6 +1152,7 @@ static void every_kernel(void) {
     for (int64_t d : {64, 65, 128, 129, 160}) {       /* an odd one: of several rows */
         ref_spec s = spec16(4, 1, 300, d / 2 * 2);
         s.q_len = d % 2 ? 3 : 1;
+        if (d == 65) s.page_size = 16;               /* blocks of fewer keys than a warpgroup has */
         problem p(s);
         santa_options o = options(SANTA_PROP, 64, SANTA_STASH_U8);
         o.scores = SANTA_SCORES_PROXY;
