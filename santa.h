@@ -2106,7 +2106,7 @@ typedef struct santa__kernels {
     uint64_t (*above)(const float *s, float limit);                   /* or NULL, see santa__above */
     void (*accumulate)(santa_dtype t, const char *const *row, int n, int64_t dv, const santa__weights *x);
     void (*copied)(const char *block, const santa__format *f, const santa__copied *x);
-    void (*rotate)(float *x, const float *turn, const santa__format *f);
+    void (*rotate)(float *x, int64_t rows, const float *turn, const santa__format *f);
     void (*encode)(santa_dtype t, const char *const *row, int n, const float *turn, const float *centre,
                    const santa__format *f, char *codes, float *gain);
     float (*product)(const float *a, const float *b);
@@ -2162,7 +2162,7 @@ typedef struct santa__kernels {
 
 /* The vocabulary: vectors of SANTA__LANES floats, of which dot keeps SANTA__KEEP_K sums in
    registers, accumulate SANTA__KEEP_V.
-   vset(f)  vget(p)  vput(p, x)  vadd  vsub  vmul  vmax  vfma(a, b, c) = a * b + c
+   vset(f)  vget(p)  vput(p, x)  vadd  vsub  vmul  vmax  vmin  vfma(a, b, c) = a * b + c
    vround: to the nearest integer              vpow2(x, n) = x * 2^n for integer n
    vfrom(x, limit, y) = x >= limit ? y : 0     vbad(x): nonzero if NaN or +inf is in it
    vabove(x, limit), but for SANTA__BY_STRIP: bit i says that lane i is not below it
@@ -2175,7 +2175,7 @@ typedef struct santa__kernels {
    within each block in any way; less: -128 times the sum of q's numbers, see santa__pack_q8
    vscales(k, n): the blocks' scales, in the lanes where vquants has their sums
    vints(p): int8 as floats; vbytes(p, x): stores whole numbers 0 .. 255 as bytes
-   vswap(x, n): lane i ^ n in lane i, n = 1, 2, 4 .. below SANTA__LANES
+   vswap(x, n): lane i ^ n in lane i, n = 1, 2, 4 .. below SANTA__LANES; not of scalar
    codes(bits, codes, step, chunks, ahead, q, stride, heads, out): sums over the features of a
    copied key's code times q's int8, for 16 keys and 4 heads or 1, as floats; step: bytes from
    chunk to chunk, ahead: from a line to one that it sends for, stride: from head to head
@@ -2342,6 +2342,9 @@ SANTA__INLINE santa__vpart santa__vpart_if(santa__vpart_int yes, santa__vpart a,
 SANTA__INLINE santa__vpart santa__vpart_max(santa__vpart a, santa__vpart b) {
     return santa__vpart_if(a > b, a, b);
 }
+SANTA__INLINE santa__vpart santa__vpart_min(santa__vpart a, santa__vpart b) {
+    return santa__vpart_if(a < b, a, b);
+}
 SANTA__INLINE santa__vpart santa__vpart_from(santa__vpart x, float limit, santa__vpart a) {
     return (santa__vpart)((x >= santa__vpart_set(limit)) & (santa__vpart_int)a);
 }
@@ -2368,6 +2371,7 @@ typedef struct santa__v8 { float l[8]; } santa__v8;
 
 static float santa__vpart_set(float f) { return f; }
 static float santa__vpart_max(float a, float b) { return SANTA__MAX(a, b); }
+static float santa__vpart_min(float a, float b) { return SANTA__MIN(a, b); }
 static float santa__vpart_from(float x, float limit, float a) { return x >= limit ? a : 0.0f; }
 static float santa__vpart_round(float x) { return (float)(int)(x + (x < 0.0f ? -0.5f : 0.5f)); }
 static float santa__vpart_pow2(float x, float n) {
@@ -2392,6 +2396,9 @@ SANTA__INLINE santa__v8 santa__vsub_scalar(santa__v8 a, santa__v8 b) { SANTA__EA
 SANTA__INLINE santa__v8 santa__vmul_scalar(santa__v8 a, santa__v8 b) { SANTA__EACH(a.l[i] * b.l[i]); }
 SANTA__INLINE santa__v8 santa__vmax_scalar(santa__v8 a, santa__v8 b) {
     SANTA__EACH(santa__vpart_max(a.l[i], b.l[i]));
+}
+SANTA__INLINE santa__v8 santa__vmin_scalar(santa__v8 a, santa__v8 b) {
+    SANTA__EACH(santa__vpart_min(a.l[i], b.l[i]));
 }
 SANTA__INLINE santa__v8 santa__vfma_scalar(santa__v8 a, santa__v8 b, santa__v8 c) {
     SANTA__EACH(a.l[i] * b.l[i] + c.l[i]);
@@ -2450,13 +2457,6 @@ SANTA__INLINE santa__v8 santa__vints_scalar(const char *p) {
     int i;
     for (i = 0; i < 8; i++) f[i] = (float)(signed char)p[i];
     return santa__vget_scalar(f);
-}
-SANTA__INLINE santa__v8 santa__vswap_scalar(santa__v8 x, int n) {
-    float f[8], y[8];
-    int i;
-    santa__vput_scalar(f, x);
-    for (i = 0; i < 8; i++) y[i] = f[i ^ n];
-    return santa__vget_scalar(y);
 }
 SANTA__INLINE void santa__vbytes_scalar(char *p, santa__v8 x) {
     float f[8];
@@ -2571,6 +2571,7 @@ SANTA__INLINE __m256 santa__vadd_avx2(__m256 a, __m256 b) { return _mm256_add_ps
 SANTA__INLINE __m256 santa__vsub_avx2(__m256 a, __m256 b) { return _mm256_sub_ps(a, b); }
 SANTA__INLINE __m256 santa__vmul_avx2(__m256 a, __m256 b) { return _mm256_mul_ps(a, b); }
 SANTA__INLINE __m256 santa__vmax_avx2(__m256 a, __m256 b) { return _mm256_max_ps(a, b); }
+SANTA__INLINE __m256 santa__vmin_avx2(__m256 a, __m256 b) { return _mm256_min_ps(a, b); }
 SANTA__INLINE __m256 santa__vfma_avx2(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
 SANTA__INLINE __m256 santa__vround_avx2(__m256 x) {
     return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -2755,6 +2756,7 @@ SANTA__INLINE __m512 santa__vadd_avx512(__m512 a, __m512 b) { return _mm512_add_
 SANTA__INLINE __m512 santa__vsub_avx512(__m512 a, __m512 b) { return _mm512_sub_ps(a, b); }
 SANTA__INLINE __m512 santa__vmul_avx512(__m512 a, __m512 b) { return _mm512_mul_ps(a, b); }
 SANTA__INLINE __m512 santa__vmax_avx512(__m512 a, __m512 b) { return _mm512_max_ps(a, b); }
+SANTA__INLINE __m512 santa__vmin_avx512(__m512 a, __m512 b) { return _mm512_min_ps(a, b); }
 SANTA__INLINE __m512 santa__vfma_avx512(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
 SANTA__INLINE __m512 santa__vround_avx512(__m512 x) {                  /* 8: whatever fesetround says */
     return _mm512_cvtepi32_ps(_mm512_cvt_roundps_epi32(x, 8));
@@ -3082,6 +3084,9 @@ SANTA__INLINE float32x4_t santa__vmul_neon(float32x4_t a, float32x4_t b) { retur
 /* b, where one of the two is a NaN, as the others have it. */
 SANTA__INLINE float32x4_t santa__vmax_neon(float32x4_t a, float32x4_t b) {
     return vbslq_f32(vcgtq_f32(a, b), a, b);
+}
+SANTA__INLINE float32x4_t santa__vmin_neon(float32x4_t a, float32x4_t b) {
+    return vbslq_f32(vcltq_f32(a, b), a, b);
 }
 SANTA__INLINE float32x4_t santa__vfma_neon(float32x4_t a, float32x4_t b, float32x4_t c) {
     return vfmaq_f32(c, a, b);
@@ -5131,7 +5136,7 @@ static void santa__copy_query(const santa__job *j, const float *turn, int64_t x)
     int sum = 0;
     memset(q, 0, (size_t)features * sizeof *q);
     memcpy(q, j->q + x * j->plan->d_pad, (size_t)d * sizeof *q);
-    j->kernel->rotate(q, turn, &j->plan->format);
+    j->kernel->rotate(q, 1, turn, &j->plan->format);
     memset(code, 0, (size_t)features);
     j->copy_unit[x] = santa__round_to_bytes(q, d, code);
     for (c = 0; c < d; c++) sum += (signed char)code[c];
@@ -6467,32 +6472,40 @@ static void santa__write_empty(const santa__job *j, int64_t x) {
 
 /* ------------------------------------------------------------ >>encode */
 
-/* One block of a copy at work: its keys' rows, and as floats where the features lie apart. */
+/* One block of a copy at work: its keys' rows, and as floats where the features lie apart; the
+   rows that are sent for, from key `next` on. */
 typedef struct santa__encoder {
-    const santa__rows *k;
+    const santa__rows *k, *coming;
     const santa__format *f;
+    int64_t next;
     const santa__kernels *kernel;
     float turn[SANTA__PROXY_DIM], centre[SANTA__PROXY_DIM], apart[SANTA__PROXY_DIM];
 } santa__encoder;
 
-/* The mean of n keys, those with a NaN or infinity as zeros. */
-static void santa__mean_key(santa__encoder *x, int64_t j) {
-    const int64_t n = x->f->keys, d = x->f->dim;
-    float w[SANTA_BLOCK], zero = 0.0f, one = 1.0f;
+/* The mean of a block's keys, those with a NaN or infinity as zeros. */
+SANTA__ONCE static void santa__mean_of_finite(santa__encoder *x, int64_t j) {
     int64_t i, c;
-    int bad = 0;
     memset(x->centre, 0, sizeof x->centre);
-    for (i = 0; i < n; i++) w[i] = 1.0f / (float)n;
+    for (i = 0; i < x->f->keys; i++) {
+        int bad = 0;
+        santa__load_row(x->k, x->kernel, j + i, x->apart);
+        for (c = 0; c < x->f->dim; c++) bad |= santa__not_finite(x->apart[c]);
+        for (c = 0; c < x->f->dim && !bad; c++) x->centre[c] += x->apart[c] / (float)x->f->keys;
+    }
+}
+
+static void santa__mean_key(santa__encoder *x, int64_t j) {
+    const int64_t n = x->f->keys;
+    const float share = 1.0f / (float)n;
+    float w[SANTA_BLOCK], zero = 0.0f, one = 1.0f;
+    int64_t i;
+    int bad = 0;
+    memset(x->centre, 0, (size_t)x->f->features * sizeof *x->centre);
+    for (i = 0; i < n; i++) w[i] = share;
     santa__add_values(x->k, x->kernel, santa__keys_from(NULL, j, n), (int)n, w, 0, 1, &zero, &one,
                       x->centre, 0);
-    for (c = 0; c < d; c++) bad |= santa__not_finite(x->centre[c]);
-    if (!bad) return;
-    memset(x->centre, 0, sizeof x->centre);
-    for (i = 0; i < n; i++) {
-        santa__load_row(x->k, x->kernel, j + i, x->apart);
-        for (c = 0, bad = 0; c < d; c++) bad |= santa__not_finite(x->apart[c]);
-        for (c = 0; c < d && !bad; c++) x->centre[c] += x->apart[c] / (float)n;
-    }
+    for (i = 0; i < x->f->dim; i++) bad |= santa__not_finite(x->centre[i]);
+    if (bad) santa__mean_of_finite(x, j);
 }
 
 /* The centre in 8 bits, as those who read the block will see it. */
@@ -6507,23 +6520,26 @@ static void santa__encode_centre(santa__encoder *x, char *block) {
 }
 
 /* The block that begins with key j of a sequence. */
-static void santa__encode_block(santa__encoder *x, int64_t j, char *block) {
+SANTA__OFTEN
+SANTA__ONE_COPY static void santa__encode_block(santa__encoder *x, int64_t j, char *block) {
     const santa__format *f = x->f;
     const int as_they_are = santa__is_adjacent(x->k) && !x->k->scales,
               few = !as_they_are ? 1 : f->features > SANTA__PROXY_DIM / 2 ? 2 : SANTA__ENCODED;
+    const int64_t bytes = santa__bytes(x->k->dtype, f->dim);
     const char *row[SANTA__ENCODED];
     float gain[SANTA__ENCODED];
-    int64_t i;
+    int64_t i, b;
     int n;
     memset(block, 0, (size_t)f->bytes);
     santa__mean_key(x, j);
-    x->kernel->rotate(x->centre, x->turn, f);
+    x->kernel->rotate(x->centre, 1, x->turn, f);
     santa__encode_centre(x, block);
     for (i = 0; i < f->keys; i += few) {
-        if (as_they_are) for (n = 0; n < few; n++) row[n] = santa__row(x->k, j + i + n) + x->k->at;
-        else {
-            santa__load_row(x->k, x->kernel, j + i, x->apart);
-            row[0] = (const char *)x->apart;
+        if (!as_they_are) santa__load_row(x->k, x->kernel, j + i, x->apart);
+        for (n = 0; n < few; n++) {
+            const char *const coming = santa__row(x->coming, x->next + i + n) + x->coming->at;
+            for (b = 0; b < bytes; b += 64) SANTA__PREFETCH(coming + b);
+            row[n] = as_they_are ? santa__row(x->k, j + i + n) + x->k->at : (const char *)x->apart;
         }
         x->kernel->encode(as_they_are ? x->k->dtype : SANTA_F32, row, few, x->turn, x->centre, f,
                           block + 16 * i, gain);
@@ -6547,20 +6563,25 @@ SANTADEF size_t santa_proxy_size(const santa_attention *a) {
 static santa_status santa__encode_sequence(const santa_attention *a, const santa__format *f, int64_t b,
                                            santa__encoder *x, int64_t from, int64_t to,
                                            int is_check) {
-    const int64_t len = santa__seq_len(a, b);
-    int64_t end, h;
+    const int64_t len = santa__seq_len(a, b), heads = a->k.shape[2];
+    santa__rows k[2];
+    int64_t end, all, i;
     if (from < 0) { from = SANTA__MAX(len + from, 0); to = len; }
     to = SANTA__MIN(to, len) / f->keys * f->keys;
     from = SANTA__MIN(from, to);
     end = (from / f->keys + 1) * f->keys;
     if (is_check && a->block_table && end <= to) return santa__check_pages(a, b, end - f->keys, to);
     if (is_check) return SANTA_OK;
-    for (; end <= to; end += f->keys)
-        for (h = 0; h < a->k.shape[2]; h++) {
-            const santa__rows k = santa__rows_make(a, &a->k, &a->k_scales, b, h);
-            x->k = &k;
-            santa__encode_block(x, end - f->keys, santa__proxy_block(a, f, b, h, end - f->keys));
-        }
+    all = end <= to ? ((to - end) / f->keys + 1) * heads : 0;
+    for (i = 0; i < all; i++) {
+        const int64_t j = end - f->keys + i / heads * f->keys, next = i + 1 < all ? i + 1 : i;
+        if (i == 0) k[0] = santa__rows_make(a, &a->k, &a->k_scales, b, 0);
+        k[(i + 1) % 2] = santa__rows_make(a, &a->k, &a->k_scales, b, next % heads);
+        x->k = &k[i % 2];
+        x->coming = &k[(i + 1) % 2];
+        x->next = end - f->keys + next / heads * f->keys;
+        santa__encode_block(x, j, santa__proxy_block(a, f, b, i % heads, j));
+    }
     return SANTA_OK;
 }
 
@@ -13549,35 +13570,60 @@ static void SANTA__ISA(copied)(const char *block, const santa__format *f, const 
 }
 #endif
 
-/* Butterflies a + b, a - b, in natural order: the result is the same on every machine. */
-SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(butterflies)(float *x, const santa__format *f) {
-    enum { levels = SANTA__LANES > 8 ? 4 : SANTA__LANES > 4 ? 3 : SANTA__LANES > 2 ? 2 : 0 };
-    const int64_t piece = f->piece;
+/* Rows of f->features numbers, rotated: signs, then butterflies a + b, a - b, in natural order:
+   the result is the same on every machine. Step by step, as each hangs on the one before; two
+   at a time where they are far apart. */
+#if SANTA__BY_STRIP
+static void SANTA__ISA(rotate)(float *x, int64_t rows, const float *turn, const santa__format *f) {
+    const int64_t n = rows * f->features;
     int64_t c, i, step;
+    for (i = 0; i < n; i += f->features) for (c = 0; c < f->features; c++) x[i + c] *= turn[c];
+    for (step = 1; step < f->piece; step *= 2)
+        for (c = 0; c < n; c += 2 * step)
+            for (i = c; i < c + step; i++) {
+                const float a = x[i], b = x[i + step];
+                x[i] = a + b;
+                x[i + step] = a - b;
+            }
+}
+#else
+SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(rotate)(float *x, int64_t rows, const float *turn,
+                                                             const santa__format *f) {
+    enum { levels = SANTA__LANES > 8 ? 4 : SANTA__LANES > 4 ? 3 : 2 };
+    const int64_t n = rows * f->features, piece = f->piece;
+    int64_t c, i, step = SANTA__LANES;
     int k;
-    for (c = 0; c < f->features; c += SANTA__LANES) {
-        SANTA__V y = SANTA__ISA(vget)(x + c);
-        SANTA__UNROLL
-        for (k = 0; k < levels; k++)
-            if (1 << k < piece)
-                y = SANTA__ISA(vfma)(y, SANTA__ISA(vget)(santa__signs[k]), SANTA__ISA(vswap)(y, 1 << k));
-        SANTA__ISA(vput)(x + c, y);
-    }
-    for (step = SANTA__LANES; step < piece; step *= 2)
-        for (c = 0; c < f->dim; c += 2 * step)
+    for (i = 0; i < n; i += f->features)
+        for (c = 0; c < f->features; c += SANTA__LANES) {
+            SANTA__V y = SANTA__ISA(vmul)(SANTA__ISA(vget)(x + i + c), SANTA__ISA(vget)(turn + c));
+            SANTA__UNROLL
+            for (k = 0; k < levels; k++)
+                if (1 << k < piece)
+                    y = SANTA__ISA(vfma)(y, SANTA__ISA(vget)(santa__signs[k]), SANTA__ISA(vswap)(y, 1 << k));
+            SANTA__ISA(vput)(x + i + c, y);
+        }
+    for (; 2 * step < piece; step *= 4)
+        for (c = 0; c < n; c += 4 * step)
+            for (i = c; i < c + step; i += SANTA__LANES) {
+                const SANTA__V a0 = SANTA__ISA(vget)(x + i), a1 = SANTA__ISA(vget)(x + i + step),
+                               a2 = SANTA__ISA(vget)(x + i + 2 * step),
+                               a3 = SANTA__ISA(vget)(x + i + 3 * step),
+                               b0 = SANTA__ISA(vadd)(a0, a1), b1 = SANTA__ISA(vsub)(a0, a1),
+                               b2 = SANTA__ISA(vadd)(a2, a3), b3 = SANTA__ISA(vsub)(a2, a3);
+                SANTA__ISA(vput)(x + i, SANTA__ISA(vadd)(b0, b2));
+                SANTA__ISA(vput)(x + i + step, SANTA__ISA(vadd)(b1, b3));
+                SANTA__ISA(vput)(x + i + 2 * step, SANTA__ISA(vsub)(b0, b2));
+                SANTA__ISA(vput)(x + i + 3 * step, SANTA__ISA(vsub)(b1, b3));
+            }
+    for (; step < piece; step *= 2)
+        for (c = 0; c < n; c += 2 * step)
             for (i = c; i < c + step; i += SANTA__LANES) {
                 const SANTA__V a = SANTA__ISA(vget)(x + i), b = SANTA__ISA(vget)(x + i + step);
                 SANTA__ISA(vput)(x + i, SANTA__ISA(vadd)(a, b));
                 SANTA__ISA(vput)(x + i + step, SANTA__ISA(vsub)(a, b));
             }
 }
-
-SANTA__TARGET static void SANTA__ISA(rotate)(float *x, const float *turn, const santa__format *f) {
-    int64_t c;
-    for (c = 0; c < f->features; c += SANTA__LANES)
-        SANTA__ISA(vput)(x + c, SANTA__ISA(vmul)(SANTA__ISA(vget)(x + c), SANTA__ISA(vget)(turn + c)));
-    SANTA__ISA(butterflies)(x, f);
-}
+#endif
 
 #if SANTA__BY_STRIP
 SANTA__TARGET static int SANTA__ISA(widen)(santa_dtype t, const char *row, int64_t n, float *f) {
@@ -13648,10 +13694,12 @@ SANTA__TARGET static void SANTA__ISA(encode)(santa_dtype t, const char *const *r
     int64_t c, i;
     int k, key;
     for (key = 0; key < n; key++, x += f->features) {
-        SANTA__V squares = zero;
         SANTA__ISA(widen)(t, row[key], f->dim, x);
         for (c = f->dim; c < f->features; c++) x[c] = 0.0f;
-        SANTA__ISA(rotate)(x, turn, f);
+    }
+    SANTA__ISA(rotate)(memory, n, turn, f);
+    for (x = memory, key = 0; key < n; key++, x += f->features) {
+        SANTA__V squares = zero;
         for (c = 0; c < f->features; c += SANTA__LANES) {
             const SANTA__V y = SANTA__ISA(vsub)(SANTA__ISA(vget)(x + c), SANTA__ISA(vget)(centre + c));
             SANTA__ISA(vput)(x + c, y);
@@ -13677,8 +13725,7 @@ SANTA__TARGET static void SANTA__ISA(encode)(santa_dtype t, const char *const *r
                     const SANTA__V y = SANTA__ISA(vget)(x + c + 16 * k + i);
                     SANTA__V code, level;
                     code = SANTA__ISA(vround)(SANTA__ISA(vsub)(SANTA__ISA(vmul)(y, scale), half));
-                    code = SANTA__ISA(vmax)(SANTA__ISA(vadd)(code, mid), zero);
-                    code = SANTA__ISA(vsub)(top, SANTA__ISA(vmax)(SANTA__ISA(vsub)(top, code), zero));
+                    code = SANTA__ISA(vmin)(SANTA__ISA(vmax)(SANTA__ISA(vadd)(code, mid), zero), top);
                     level = SANTA__ISA(vsub)(code, middle);
                     if (c + 16 * k + i + SANTA__LANES > f->dim) {     /* no such features: no codes */
                         const SANTA__V there = SANTA__ISA(vget)(turn + c + 16 * k + i);
