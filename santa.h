@@ -13599,7 +13599,8 @@ SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(rotate)(float *x, int64_t r
             SANTA__UNROLL
             for (k = 0; k < levels; k++)
                 if (1 << k < piece)
-                    y = SANTA__ISA(vfma)(y, SANTA__ISA(vget)(santa__signs[k]), SANTA__ISA(vswap)(y, 1 << k));
+                    y = SANTA__ISA(vfma)(y, SANTA__ISA(vget)(santa__signs[k]),
+                                         SANTA__ISA(vswap)(y, 1 << k));
             SANTA__ISA(vput)(x + i + c, y);
         }
     for (; 2 * step < piece; step *= 4)
