@@ -1993,7 +1993,7 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype,
                among the scores: sum is NaN, s unchanged
    exps        x[i] = exp(x[i]) for SANTA_BLOCK numbers <= 0
    copied      scores of a block of the copy of K, see santa__copied
-   rotate      x = H D x of f->features floats, see santa__turn
+   rotate      x = H D x of rows of f->features floats, see santa__turn
    encode      a row's codes in the copy of K, in pieces of 16 bytes a step apart, and its gain;
                turn: see santa__turn
    product     sum of a[i] b[i] over SANTA_BLOCK numbers
@@ -6482,7 +6482,7 @@ typedef struct santa__encoder {
     float turn[SANTA__PROXY_DIM], centre[SANTA__PROXY_DIM], apart[SANTA__PROXY_DIM];
 } santa__encoder;
 
-/* The mean of a block's keys, those with a NaN or infinity as zeros. */
+/* Of keys of which some have a NaN or infinity, those as zeros. */
 SANTA__ONCE static void santa__mean_of_finite(santa__encoder *x, int64_t j) {
     int64_t i, c;
     memset(x->centre, 0, sizeof x->centre);
@@ -6494,6 +6494,7 @@ SANTA__ONCE static void santa__mean_of_finite(santa__encoder *x, int64_t j) {
     }
 }
 
+/* The mean of the block that begins with key j. */
 static void santa__mean_key(santa__encoder *x, int64_t j) {
     const int64_t n = x->f->keys;
     const float share = 1.0f / (float)n;
@@ -6563,23 +6564,22 @@ SANTADEF size_t santa_proxy_size(const santa_attention *a) {
 static santa_status santa__encode_sequence(const santa_attention *a, const santa__format *f, int64_t b,
                                            santa__encoder *x, int64_t from, int64_t to,
                                            int is_check) {
-    const int64_t len = santa__seq_len(a, b), heads = a->k.shape[2];
+    const int64_t len = santa__seq_len(a, b), heads = a->k.shape[2], keys = f->keys;
     santa__rows k[2];
-    int64_t end, all, i;
+    int64_t all, i;
     if (from < 0) { from = SANTA__MAX(len + from, 0); to = len; }
-    to = SANTA__MIN(to, len) / f->keys * f->keys;
-    from = SANTA__MIN(from, to);
-    end = (from / f->keys + 1) * f->keys;
-    if (is_check && a->block_table && end <= to) return santa__check_pages(a, b, end - f->keys, to);
+    to = SANTA__MIN(to, len) / keys * keys;
+    from = SANTA__MIN(from, to) / keys * keys;
+    if (is_check && a->block_table && from < to) return santa__check_pages(a, b, from, to);
     if (is_check) return SANTA_OK;
-    all = end <= to ? ((to - end) / f->keys + 1) * heads : 0;
+    all = (to - from) / keys * heads;
+    k[0] = santa__rows_make(a, &a->k, &a->k_scales, b, 0);
     for (i = 0; i < all; i++) {
-        const int64_t j = end - f->keys + i / heads * f->keys, next = i + 1 < all ? i + 1 : i;
-        if (i == 0) k[0] = santa__rows_make(a, &a->k, &a->k_scales, b, 0);
+        const int64_t j = from + i / heads * keys, next = SANTA__MIN(i + 1, all - 1);
         k[(i + 1) % 2] = santa__rows_make(a, &a->k, &a->k_scales, b, next % heads);
         x->k = &k[i % 2];
         x->coming = &k[(i + 1) % 2];
-        x->next = end - f->keys + next / heads * f->keys;
+        x->next = from + next / heads * keys;
         santa__encode_block(x, j, santa__proxy_block(a, f, b, i % heads, j));
     }
     return SANTA_OK;
