@@ -8280,6 +8280,23 @@ __device__ __forceinline__ int centre_code(float x, float scale, float quotient)
     return scale > 0.0f ? (int)fminf(fmaxf(code, -127.0f), 127.0f) : 0;
 }
 
+/* A key's gain x as f16: NaN where that has no such number or the row is not `good`, 0 for a
+   flat row. */
+__device__ __forceinline__ unsigned short gain_bits(float x, bool flat, bool good) {
+    const unsigned short gain = __half_as_ushort(__float2half_rn(x));
+    if ((gain & 0x7c00u) == 0x7c00u || !good) return 0x7e00u;
+    return flat ? 0 : gain;
+}
+
+/* What codes of `bits` bits are: the step between two, of a key's root mean square; the place of
+   0 among them; the share of all that one is; a number a little below how many there are. */
+struct code_levels { float step, inverse_step, middle, share, most; };
+__device__ __forceinline__ code_levels levels_of(int bits) {
+    constexpr float below_one = 1.0f - 1.0f / 16777216.0f;
+    return bits == 4 ? code_levels{ 0.3352f, 1.0f / 0.3352f, 7.5f, 1.0f / 16.0f, 16.0f * below_one }
+                     : code_levels{ 0.9957f, 1.0f / 0.9957f, 1.5f, 1.0f / 4.0f, 4.0f * below_one };
+}
+
 /* Makes blocks of a copy of K: the bytes of santa__encode_block, but for roundings of sums that
    are taken in f32 here.
    Grid: (block, KV head, batch). A CTA of 256 threads:
@@ -8355,7 +8372,7 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
 #pragma unroll 1
         for (int i = p.copy.scale + 4 + lane; i < p.copy.bytes; i += 32) block[i] = 0;
     }
-    const float step = p.copy.bits == 4 ? 0.3352f : 0.9957f, middle = p.copy.bits == 4 ? 7.5f : 1.5f;
+    const code_levels levels = levels_of(p.copy.bits);
     const float zero = 12582912.0f, least = zero, most = zero + (float)((1 << p.copy.bits) - 1);
     for (int base = 0; base < n; base += at_once) {
         const int key = base + tid / lanes;
@@ -8408,7 +8425,7 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
             }
         }
         for (int o = 1; o < lanes; o *= 2) squares += __shfl_xor_sync(FULL, squares, o);
-        float inverse = 1.0f / (step * sqrtf(squares / (float)d));
+        float inverse = 1.0f / (levels.step * sqrtf(squares / (float)d));
         const bool flat = !(inverse > 0.0f) || !is_finite(inverse);
         if (flat) inverse = 0.0f;
 #pragma unroll
@@ -8420,7 +8437,7 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
                 float c = __fadd_rd(__fmul_rn(x[i][e], inverse), zero + (float)(1 << p.copy.bits >> 1));
                 c = fminf(fmaxf(c, least), most);
                 word = (word << 4) + __float_as_uint(c);
-                const float level = (c - zero) - middle;
+                const float level = (c - zero) - levels.middle;
                 both += x[i][e] * level;
                 codes += level * level;
             }
@@ -8433,15 +8450,12 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
             both += __shfl_xor_sync(FULL, both, o);
             codes += __shfl_xor_sync(FULL, codes, o);
         }
-        unsigned gain = __half_as_ushort(__float2half_rn(both / codes));
-        if ((gain & 0x7c00u) == 0x7c00u) gain = 0x7e00u;
-        if (flat) gain = 0;
-        if (!finite) gain = 0x7e00u;
+        const unsigned short gain = gain_bits(both / codes, flat, finite);
         if (flat || !finite)
 #pragma unroll
             for (int i = 0; i < PER; i++)
                 if (l + lanes * i < pieces && key < n) words[key * pitch + l + lanes * i] = 0;
-        if (l == 0 && key < n) *(unsigned short *)(block + p.copy.gains + 2 * key) = (unsigned short)gain;
+        if (l == 0 && key < n) *(unsigned short *)(block + p.copy.gains + 2 * key) = gain;
     }
     __syncthreads();
     /* 16 bytes of a chunk and key: byte i has features i, 16 + i, .. of the chunk */
@@ -8461,14 +8475,14 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
     }
 }
 
-/* Adds up HALF pairs of numbers over the lanes whose numbers differ in bit HALF; each keeps a
+/* Adds up HALF pairs of numbers over the lanes whose numbers differ in bit BIT; each keeps a
    half. */
-template <int HALF> __device__ __forceinline__ void fold(float *x, int lane) {
-    const bool upper = (lane & HALF) != 0;
+template <int HALF, int BIT = HALF> __device__ __forceinline__ void fold(float *x, int lane) {
+    const bool upper = (lane & BIT) != 0;
 #pragma unroll
     for (int i = 0; i < HALF; i++) {
         const float other = upper ? x[i] : x[i + HALF], own = upper ? x[i + HALF] : x[i];
-        x[i] = own + __shfl_xor_sync(FULL, other, HALF);
+        x[i] = own + __shfl_xor_sync(FULL, other, BIT);
     }
 }
 
@@ -8643,9 +8657,8 @@ __global__ void __launch_bounds__(32 * ENCODE_WARPS, 4) k_encode_cores(const __g
             }
         }
     const int bits = p.copy.bits;
-    const float middle = bits == 4 ? 7.5f : 1.5f, per_level = bits == 4 ? 0.0625f : 0.25f,
-                most = (1.0f - 1.0f / 16777216.0f) / per_level, zero = 12582912.0f,
-                root = sqrtf((float)p.d) * (bits == 4 ? 1.0f / 0.3352f : 1.0f / 0.9957f);
+    const code_levels levels = levels_of(bits);
+    const float zero = 12582912.0f, root = sqrtf((float)p.d) * levels.inverse_step;
     unsigned words[ROWS][GROUPS];
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
@@ -8656,15 +8669,15 @@ __global__ void __launch_bounds__(32 * ENCODE_WARPS, 4) k_encode_cores(const __g
                    flat = !(inverse > 0.0f) || !is_finite(inverse);
         /* x * inverse + levels / 2, as a share of all levels, which it cannot leave; the
            largest is a little below 1 */
-        const float share = flat ? 0.0f : inverse * per_level;
+        const float share = flat ? 0.0f : inverse * levels.share;
         float both = 0.0f, codes = -2.0f * (float)(GROUPS - groups);     /* a code for 0 counts 1 / 4 */
 #pragma unroll
         for (int i = 0; i < GROUPS; i++) {
             unsigned word = 0;
 #pragma unroll
             for (int e = 7; e >= 0; e--) {
-                const float c = __fmaf_rd(__saturatef(fmaf(x[r][i][e], share, 0.5f)), most, zero);
-                const float level = (c - zero) - middle;
+                const float c = __fmaf_rd(__saturatef(fmaf(x[r][i][e], share, 0.5f)), levels.most, zero);
+                const float level = (c - zero) - levels.middle;
                 word = (word << 4) + __float_as_uint(c);
                 both = fmaf(x[r][i][e], level, both);
                 codes = fmaf(level, level, codes);
@@ -8676,11 +8689,9 @@ __global__ void __launch_bounds__(32 * ENCODE_WARPS, 4) k_encode_cores(const __g
             codes += __shfl_xor_sync(FULL, codes, o);
         }
         const float over = __frcp_rn(codes), rough = both * over;
-        unsigned gain = __half_as_ushort(__float2half_rn(fmaf(fmaf(-rough, codes, both), over, rough)));
-        if ((gain & 0x7c00u) == 0x7c00u || !good) gain = 0x7e00u;
-        else if (flat) gain = 0;
-        if (t == 0 && key < keys)
-            *(unsigned short *)(at.to + p.copy.gains + 2 * key) = (unsigned short)gain;
+        const unsigned short gain
+            = gain_bits(fmaf(fmaf(-rough, codes, both), over, rough), flat, good);
+        if (t == 0 && key < keys) *(unsigned short *)(at.to + p.copy.gains + 2 * key) = gain;
     }
     /* 16 bytes of a chunk and key: byte i has features i, 16 + i, .. of the chunk. Lanes t and
        t ^ 2 have the same bytes of it; each writes a half of them. */
@@ -8803,9 +8814,8 @@ __global__ void __launch_bounds__(2 * BLOCK, encode_ctas(D))
     const int column = 32 * warp + 4 * (lane & 7) + 2 * (lane >> 4) + (lane >> 3 & 1),
               feature = rotated_feature(16 * (column >> 4) + 8 * (column >> 1 & 1)
                                         + 2 * (column >> 2 & 3) + (column & 1));
-    const float middle = bits == 4 ? 7.5f : 1.5f, per_level = bits == 4 ? 0.0625f : 0.25f,
-                most = (1.0f - 1.0f / 16777216.0f) / per_level, zero = 12582912.0f,
-                root = sqrtf((float)D) * (bits == 4 ? 1.0f / 0.3352f : 1.0f / 0.9957f);
+    const code_levels levels = levels_of(bits);
+    const float zero = 12582912.0f, root = sqrtf((float)D) * levels.inverse_step;
     /* of a mean, as centre_code has it but for ties: in the low bits */
     const auto code_of = [&](float mean, float inverse) {
         return __fadd_rd(fmaf(mean, inverse, 0.5f), zero);
@@ -8858,15 +8868,8 @@ __global__ void __launch_bounds__(2 * BLOCK, encode_ctas(D))
                     const float4 z = *(const float4 *)&own[(32 * warp + 4 * (lane & 7)) ^ 16 * (i & 1)];
                     y[0] += z.x; y[1] += z.y; y[2] += z.z; y[3] += z.w;
                 }
-#pragma unroll
-                for (int half = 2; half; half /= 2) {
-                    const bool upper = (lane & 8 * half) != 0;
-#pragma unroll
-                    for (int i = 0; i < half; i++) {
-                        const float other = upper ? y[i] : y[i + half];
-                        y[i] = (upper ? y[i + half] : y[i]) + __shfl_xor_sync(FULL, other, 8 * half);
-                    }
-                }
+                fold<2, 16>(y, lane);
+                fold<1, 8>(y, lane);
                 s.means[column] = y[0] * (norm / (float)BLOCK);
                 top = __float_as_uint(fabsf(s.means[column]));
             }
@@ -8931,7 +8934,7 @@ __global__ void __launch_bounds__(2 * BLOCK, encode_ctas(D))
             const float per_step = rsqrtf(length[r]) * root;
             good[r] = is_finite(length[r]);         /* else a key that is not finite, or too large */
             flat[r] = !(per_step > 0.0f) || !is_finite(per_step);
-            share[r] = flat[r] ? 0.0f : per_step * per_level;                /* as in k_encode_cores */
+            share[r] = flat[r] ? 0.0f : per_step * levels.share;             /* as in k_encode_cores */
         }
         int below[ROWS] = { 0, 0 };                 /* sums of code * (most code - code) */
         unsigned words[ROWS][GROUPS];
@@ -8943,8 +8946,8 @@ __global__ void __launch_bounds__(2 * BLOCK, encode_ctas(D))
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) {
                     const float z = x[i / 2][i % 2 * 4 + e / 2][2 * r + e % 2],
-                                c = __fmaf_rd(__saturatef(fmaf(z, share[r], 0.5f)), most, zero);
-                    both[r][e & 1] = fmaf(z, (c - zero) - middle, both[r][e & 1]);
+                                c = __fmaf_rd(__saturatef(fmaf(z, share[r], 0.5f)), levels.most, zero);
+                    both[r][e & 1] = fmaf(z, (c - zero) - levels.middle, both[r][e & 1]);
                     word[r] = (word[r] << 4) + __float_as_uint(c);
                 }
 #pragma unroll
@@ -8959,18 +8962,16 @@ __global__ void __launch_bounds__(2 * BLOCK, encode_ctas(D))
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             float sum = both[r][0] + both[r][1],
-                  codes = (float)(D / 4) * (middle * middle) - (float)below[r];
+                  codes = (float)(D / 4) * (levels.middle * levels.middle) - (float)below[r];
 #pragma unroll
             for (int o = 1; o < 4; o *= 2) {
                 sum += __shfl_xor_sync(FULL, sum, o);
                 codes += __shfl_xor_sync(FULL, codes, o);
             }
             const float over = __fdividef(1.0f, codes), rough = sum * over;
-            unsigned gain = __half_as_ushort(__float2half_rn(fmaf(fmaf(-rough, codes, sum), over, rough)));
-            if ((gain & 0x7c00u) == 0x7c00u || !good[r]) gain = 0x7e00u;
-            else if (flat[r]) gain = 0;
-            if (t == 0)
-                *(unsigned short *)(at + p.copy.gains + 2 * (key + 8 * r)) = (unsigned short)gain;
+            const unsigned short gain
+                = gain_bits(fmaf(fmaf(-rough, codes, sum), over, rough), flat[r], good[r]);
+            if (t == 0) *(unsigned short *)(at + p.copy.gains + 2 * (key + 8 * r)) = gain;
             char *const to = at + 16 * (key + 8 * r) + 4 * t;
             if (bits == 4) {
 #pragma unroll
