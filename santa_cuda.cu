@@ -731,6 +731,7 @@ struct rows_params : params {
     int type, to_type, numbers, pitch;
     int of_keys, of_k;                              /* K or V, with their pages; K */
     int vector, in_parts;                           /* see raw_eight; q, see >>tile-rows */
+    float factor;                                   /* q's, or 1 */
 };
 enum { ROW_COPIERS = 256 };
 /* k_sample: q and two tiles of K. Each CTA has SAMPLE_BLOCKS blocks of a unit. */
@@ -891,7 +892,7 @@ enum { DRAW_SUMS = 16 * 1024 };                     /* bytes of the parts' sums,
 struct alignas(16) rows_memory {
     float q[SLICE][PROXY_DIM];
     float weight[DRAW_ROWS][SLICE];
-    i64 at[DRAW_ROWS];                              /* of rows that are not staged: bytes from p.v */
+    i64 at[DRAW_ROWS];                              /* not staged: bytes from p.v, or NO_ROW */
     float warp_extra[GATHER_WARPS][3 * SLICE], high[SLICE], keep[SLICE];
 };
 /* What a CTA chooses with among the best of all ranks, see best_of_ranks. */
@@ -5779,7 +5780,7 @@ __global__ void __launch_bounds__(ROW_COPIERS) k_tile_rows(const __grid_constant
                     x[7] = y;
                 }
             const float missing = p.of_k ? __int_as_float(0x7fc00000) : 0.0f,
-                        scale = p.scales.data && from[0] ? scale_of(p, p.scales, b, head, row[0]) : 1.0f;
+                        scale = p.scales.data && from[0] ? scale_of(p, p.scales, b, head, row[0]) : p.factor;
             unsigned high[4], rest[4];
 #pragma unroll
             for (int k = 0; k < 4; k++) {
@@ -9201,7 +9202,7 @@ __device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const
                 for (int i = 16 * c; i < v_bytes; i += 64)
                     copy16_or_zero((uint4 *)(mine + k_bytes + i), p.v + at_v + (have ? i : 0), have);
                 copy_commit();
-            } else if (j >= 0 && has_v) s.at[e0] = at_v;
+            } else if (has_v) s.at[e0] = j >= 0 ? at_v : NO_ROW;
             const float guess = mode != ALWAYS && j >= 0 ? drawn_share_of(p, t.row + h, j) : 0.0f;
             float dot = 0.0f;
             copy_wait<0>();
@@ -9298,8 +9299,8 @@ __device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const
                     if (!p.staged) {
 #pragma unroll 1
                         for (int i = 0; i < n; i++) {
+                            if (s.at[i] == NO_ROW) continue;
                             const float y = s.weight[i][hv];
-                            if (y == 0.0f) continue;
                             const char *row = p.v + s.at[i];
                             const i64 step = p.v_stride[3];
                             acc[ch][0] += y * load_listed(p.v_type, row, f, step);
@@ -20895,6 +20896,7 @@ enum { TILE_Q, TILE_K, TILE_V };
 struct tile_rows {
     santa_dtype type;
     bool in_parts;
+    float q_factor;                                 /* in parts, see q_factor_of */
     i64 pitch[3];                                   /* numbers of a row; 0: as it lies, or no copies */
     i64 most_items;                                 /* whose copies, and sums of splits, have room */
 };
@@ -20907,13 +20909,25 @@ enum { MOST_PARTS = 4096 };
 #define SANTA_CUDA_TILE_ROWS ((i64)512 << 20)
 #endif
 
+/* Two numbers of f16 hold a number of usual size: where q is tiny or huge, and the scale makes
+   up for that, it is multiplied by a power of two, and the scale divided, so that this is as
+   large as the default one. */
+float q_factor_of(const santa_problem &problem) {
+    int given, usual;
+    if (problem.scale == 0.0f || !(fabsf(problem.scale) <= FLT_MAX)) return 1.0f;
+    frexp((double)problem.scale, &given);
+    frexp(1.0 / sqrt((double)problem.head_dim), &usual);
+    const int more = given - usual;
+    return ldexpf(1.0f, more < -126 ? -126 : more > 126 ? 126 : more);
+}
+
 tile_rows tile_rows_of(const pipeline &row, const santa_problem &problem) {
     const santa_attention &a = problem.a;
     const santa_dtype q = a.q.dtype, k = a.k.dtype, v = a.v.dtype,
                       type = q != SANTA_F32 ? q : is_sixteen(k) ? k : is_sixteen(v) ? v : SANTA_F16;
     const i64 d = problem.head_dim, dv = problem.head_dim_v, most_d = q == SANTA_F32 ? 128 : 256;
     const auto fits = [&](santa_dtype x) { return x == type || is_eight(x) || is_blocks_type(x); };
-    tile_rows x = { type, q == SANTA_F32, { 0, 0, 0 }, INT64_MAX };
+    tile_rows x = { type, q == SANTA_F32, 1.0f, { 0, 0, 0 }, INT64_MAX };
     if (!row.tiles || !row.tiles(problem) || !fits(k) || !fits(v) || d > most_d || a.soft_cap > TILES_CAP
         || problem.heads * ceil_div(dv, TILE_COLUMNS) > 65535)
         return x;
@@ -20921,8 +20935,10 @@ tile_rows tile_rows_of(const pipeline &row, const santa_problem &problem) {
     if (x.in_parts && row.tiles == sparse_by_tiles && problem.o.sample_attention.row_mass) return x;
     /* pages that the tensor copy engine does not take: each tile's threads would copy them */
     const bool scattered = a.block_table && a.k.shape[1] % 32 && problem.q_len >= SCATTERED_ROWS;
-    if (x.in_parts) x.pitch[TILE_Q] = 2 * ceil_div(d, 64) * 64;
-    else if (!lies_for_tiles(a.q, santa_tensor(), type)) x.pitch[TILE_Q] = ceil_div(d, 8) * 8;
+    if (x.in_parts) {
+        x.pitch[TILE_Q] = 2 * ceil_div(d, 64) * 64;
+        x.q_factor = q_factor_of(problem);
+    } else if (!lies_for_tiles(a.q, santa_tensor(), type)) x.pitch[TILE_Q] = ceil_div(d, 8) * 8;
     if (scattered || !lies_for_tiles(a.k, a.k_scales, type) || !lies_for_tiles(a.v, a.v_scales, type)) {
         x.pitch[TILE_K] = ceil_div(d, 8) * 8;       /* both, as they share their pages */
         x.pitch[TILE_V] = ceil_div(dv, 8) * 8;
@@ -20958,6 +20974,7 @@ size_t place_tile_rows(const tile_rows &x, char *at, santa_problem *problem) {
         all += (n + 255) / 256 * 256;
     };
     place(TILE_Q, &a.q, problem->q_len, problem->heads);
+    problem->scale /= x.q_factor;
     place(TILE_K, &a.k, problem->capacity, problem->kv_heads);
     place(TILE_V, &a.v, problem->capacity, problem->kv_heads);
     if (!x.pitch[TILE_K]) return all;
@@ -21350,6 +21367,7 @@ santa_status copy_tile_rows(const tile_rows &x, const santa_problem &whole, cons
         p.of_k = i == TILE_K;
         p.vector = is_blocks_type(t.dtype) || in_pieces(&t);
         p.in_parts = in_parts;
+        p.factor = in_parts ? x.q_factor : 1.0f;
         p.by_pieces = divide_by((unsigned)(p.pitch / (in_parts ? 16 : 8)));
         const i64 rows = of_keys ? g.keys : g.q_len;
         e = launch_large<k_tile_rows>(c, p, grid_of({ ceil_div(rows, BLOCK), of_keys ? g.kv_heads : g.heads,

@@ -100,8 +100,9 @@
                        of sequences at a time as take 512 MB, or of one. Floats of 8 bits are
                        exact there. Blocks and what has scales are rounded to that type, which
                        makes numbers beyond its largest infinite. An f32 q is two numbers of it,
-                       16 bits of bf16, at 3/8 of the speed, or 22 of f16, at 4/5, and as
-                       infinite beyond the largest of them.
+                       16 bits of bf16, at 3/8 of the speed, or 22 of f16, at 4/5, of up to
+                       32,000 / (sqrt(head_dim) * sm_scale * k_scale), beyond which it may be
+                       infinite.
                        A call of few rows, up to 8 tiles of 128 queries for a KV head, that sees
                        more than 2,048 keys shares these among 2 to 16 CTAs for each tile.
                        Of other calls, and of fewer rows, 16 / group rows share a pass over K

@@ -52,12 +52,10 @@ struct any_totals {
 
 /* Where a rounding decides much: equal keys, scores of hundreds, of which a weight may be 0 on
    one machine, and a NaN times that, copies of another K; for who takes the heaviest keys, a
-   soft cap that many scores reach and then are nearly equal. An f32 q of many rows that f16 may
-   not hold. */
+   soft cap that many scores reach and then are nearly equal. */
 static bool is_hard(const fuzz_spec &s) {
     const santa_method m = s.o.method;
     return s.values == FUZZ_EQUAL || s.values == FUZZ_CLIFFS || s.copy >= FUZZ_STALE
-        || (s.q_len >= 32 && s.q_type == SANTA_F32 && s.q_power > 0)
         || ((m == SANTA_TOP_K || m == SANTA_TOP_P || m == SANTA_VATTENTION)
             && s.soft_cap > 0.0f && (s.soft_cap < 2.0f || s.values == FUZZ_PEAKS));
 }

@@ -2700,6 +2700,34 @@ static void proxy_any_copy(void) {
             }
 }
 
+/* A NaN of a row of V that is read exactly shows where its weight is 0, too: a first key far
+   below a last one. */
+static void proxy_nan_in_v(void) {
+    NEED_DEVICE();
+    for (int64_t dim_v : {7, 64}) {                 /* rows by loads, rows by pieces */
+        ref_spec s = proxy_spec(600, 64, SANTA_F16, 0);
+        s.head_dim_v = dim_v;
+        with_copy p(s);
+        for (int64_t b = 0; b < s.batch; b++)
+            for (int64_t h = 0; h < s.kv_heads; h++) {
+                for (int64_t c = 0; c < s.head_dim; c++) {
+                    double sum = 0.0;
+                    for (int64_t g = 0; g < 4; g++) sum += ref_get(&p.a.q, b, 0, 4 * h + g, c);
+                    ref_set(&p.a.k, b, 1, h, c, -60.0 * sum);
+                    ref_set(&p.a.k, b, 599, h, c, 60.0 * sum);
+                }
+                ref_set(&p.a.v, b, 1, h, 3, (double)test_nan());
+            }
+        p.encode();
+        result x;
+        if (!run_on_gpu(p, unguarded(32, SANTA_STASH_U8), &x)) return;
+        int64_t wrong = 0;
+        for (int64_t b = 0; b < s.batch; b++)
+            for (int64_t h = 0; h < s.heads; h++) wrong += x.nans(b, 0, h) != 1;
+        CHECK_MSG(wrong == 0, "head_dim_v %lld: %lld rows", (long long)dim_v, (long long)wrong);
+    }
+}
+
 /* Rows that are not drawn are not read: all of the copied keys but 64 likely ones are NaN. And
    a NaN that the copy knows makes its heads NaN, and no others. */
 static void proxy_poison(void) {
@@ -3522,6 +3550,7 @@ static const test_case copies[] = {{"proxy_encode", proxy_encode},
                                    {"proxy_encode_many", proxy_encode_many},
                                    {"proxy_same_rows", both_ways<proxy_same_rows>},
                                    {"proxy_any_copy", both_ways<proxy_any_copy>},
+                                   {"proxy_nan_in_v", both_ways<proxy_nan_in_v>},
                                    {"proxy_poison", both_ways<proxy_poison>},
                                    {"proxy_redo", both_ways<proxy_redo>},
                                    {"proxy_rescue", both_ways<proxy_rescue>},

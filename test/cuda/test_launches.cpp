@@ -1258,6 +1258,16 @@ static int64_t check_range(const problem &x, int64_t at, int64_t last) {
     return most;
 }
 
+static float scale_of(const santa_attention &a) {
+    const float scale = a.sm_scale != 0.0f ? a.sm_scale : (float)(1.0 / sqrt((double)a.k.shape[3]));
+    return a.k_scale > 0.0f ? scale * a.k_scale : scale;
+}
+/* What a q in two parts is multiplied by, so that the scale is as large as the default. */
+static float factor_of_q(const santa_attention &a) {
+    if (a.q.dtype != SANTA_F32) return 1.0f;
+    return ldexpf(1.0f, ilogbf(scale_of(a)) - ilogb(1.0 / sqrt((double)a.k.shape[3])));
+}
+
 /* Rows that are copied first: of q, of K and V together, which are at the beginning of the
    workspace then. Returns what the other launches see, and how many these are; none if the call
    is done in parts. */
@@ -1295,7 +1305,7 @@ static problem check_tile_rows(const problem &x, const char *workspace, uint64_t
         bool same = p.from == from.data && p.to == at && p.type == (int)from.dtype
                  && p.to_type == (int)c.type && p.numbers == n && p.pitch == pitch
                  && p.of_keys == (i > 0) && p.of_k == (i == 1)
-                 && p.in_parts == (i == 0 && in_parts)
+                 && p.in_parts == (i == 0 && in_parts) && p.factor == (i == 0 ? factor_of_q(a) : 1.0f)
                  && divides_by(p.by_pieces, pitch / (i == 0 && in_parts ? 16 : 8));
         for (int k = 0; k < 4; k++) same &= p.from_stride[k] == byte_stride(from, k);
         same &= p.scales.data == (i == 0 ? NULL : i == 1 ? a.k_scales.data : a.v_scales.data);
@@ -1376,6 +1386,7 @@ static void check_prefill(const problem &asked, const char *workspace, uint64_t 
                   "%s: stream", name.c_str());
         const bool scores = want[i].compare(0, 8, "k_scores") == 0, mass = want[i] == "k_row_mass";
         check_parameters(x, p, scores || mass ? row : 0, name, splits ? splits + 1 : -1);
+        CHECK_MSG(p.scale == scale_of(asked.a) / factor_of_q(asked.a), "%s: scale", name.c_str());
         check_parts(tiled_parts(x, p), workspace, bytes, name);
         if (joins) {
             CHECK(p.tile_splits == splits && p.rows == q_len);
@@ -3024,7 +3035,7 @@ static problem random_problem(test_rng *r) {
     if (one_in(r, 4) || (x.o.method == SANTA_SAMPLE_ATTENTION && !one_in(r, 8))) x.a.causal = 1;
     if (one_in(r, 4)) x.a.window = 1 + test_below(r, 1000);
     if (x.a.window && one_in(r, 3)) x.a.first_tokens = 1 + test_below(r, one_in(r, 2) ? 8 : 100000);
-    if (one_in(r, 8)) x.a.sm_scale = 0.5f;
+    if (one_in(r, 8)) x.a.sm_scale = ldexpf(one_in(r, 2) ? 0.5f : -0.7f, (int)test_below(r, 100) - 50);
     if (one_in(r, 2)) x.o.num_samples = 1 + test_below(r, (int64_t)1 << test_below(r, 21));
     if (x.o.method == SANTA_FLASH && one_in(r, 2))
         x.o.tile_size = 64 * (1 + test_below(r, (int64_t)1 << test_below(r, 30)));

@@ -334,6 +334,33 @@ static void tile_rows_exact(void) {
     }
 }
 
+/* An f32 q of any size that the scale makes up for gives the bits of the usual one. */
+static void tile_rows_sizes(void) {
+    NEED_DEVICE();
+    int i = 0;
+    for (santa_dtype type : {SANTA_F16, SANTA_BF16, SANTA_E4M3})
+        for (santa_method m : {SANTA_DENSE, SANTA_SAMPLE_ATTENTION}) {
+            ref_spec s = prefill_spec(4, 2, 40, 300, m == SANTA_DENSE ? 128 : 64, type);
+            s.q_type = SANTA_F32;
+            problem p(s);
+            result usual, other;
+            if (!run_on_gpu(p, options(m, 0), &usual)) return;
+            CHECK_MSG(rows_off(p, usual) == 0 || m != SANTA_DENSE, "type %d: the usual q", (int)type);
+            const std::vector<double> q(p.q, p.q + s.q_len * s.heads * s.head_dim);
+            for (int power : {-90, -30, -12, 12, 30, 90}) {
+                for (size_t c = 0; c < q.size(); c++) p.q[c] = ldexp(q[c], power);
+                ref_write(&p);
+                const float scale = (float)(1.0 / sqrt((double)s.head_dim));
+                const bool by_k = i++ % 2 != 0;     /* or by the scale of all of K */
+                p.a.sm_scale = by_k ? scale : ldexpf(scale, -power);
+                p.a.k_scale = by_k ? ldexpf(1.0f, -power) : 0.0f;
+                if (!run_on_gpu(p, options(m, 0), &other)) return;
+                CHECK_MSG(usual.same(other), "type %d, method %s, q by 2^%d", (int)type,
+                          santa_method_name(m), power);
+            }
+        }
+}
+
 /* One key's scores far above or below all others, up to 1e30: the rows that it is above are its
    row of V, the others do not see it. Soft caps far above all scores, which tiles leave to the
    kernels of single rows. */
@@ -837,6 +864,7 @@ static void prefill_errors(void) {
 static const test_case prefill_cases[] = {{"prefill_dense", prefill_dense},
                                           {"tile_rows", tile_rows},
                                           {"tile_rows_exact", tile_rows_exact},
+                                          {"tile_rows_sizes", tile_rows_sizes},
                                           {"tile_splits", tile_splits},
                                           {"sparse_types", sparse_types},
                                           {"prefill_far_scores", prefill_far_scores},
