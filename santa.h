@@ -246,9 +246,9 @@
    per key of capacity, query head of a group and query row (of those that go together, see
    santa_decode) for each KV head that is worked on at a time: one per thread, or up to 8 where
    K is token-major or threads share keys. 131072 keys and a group of 4 take 2.2 MB; with a copy
-   of K 8 to 9 bytes per key more. vAttention with a predictor needs 4.25 bytes per key, saap 4,
-   and of a bucket 28 and 4 for each head of the group; saap with a copy of K 4 to 5 more per
-   key and head.
+   of K 8 to 9 bytes per key more. top-p needs 7.2 bytes per key and head, with a copy 10.4,
+   vattention 5.1; with a predictor it needs 4.25 bytes per key, saap 4, and of a bucket 28 and
+   4 for each head of the group; saap with a copy of K 4 to 5 more per key and head.
    K, V and the copy may have any alignment (on a GPU numbers lie on their size, the copy on 16
    bytes); what is read fastest are rows that start on a cache line (64 bytes) in 2 MB pages
    (madvise on Linux).
@@ -570,8 +570,8 @@
 
    >>recipes
 
-   What has no field of its own; examples/recipes.c runs each of these, K and V [n, kv_heads,
-   d].
+   Caches and layouts that engines have; examples/recipes.c runs each of these, K and V
+   [n, kv_heads, d].
    - A method that draws from your own list of keys, one for all heads: pages of one token.
          a.k = santa_view(k, type, n, 1, kv_heads, d);     a.v likewise
          a.block_table = list;  a.max_pages = most;  a.seq_lens = &count;
@@ -774,7 +774,7 @@ extern "C" {
       "std_error of dense, iid, strat, sys, prop with exact scores only")                                  \
     X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0, or did not bring what this rank said")  \
     X(ERR_BACKEND_SPARSE,                                                                                  \
-      "sample-attention on this device: no f32 k or v, no mix of f16 and bf16, head_dim up to 256")        \
+      "sample-attention on this device: PREFILL in santa_cuda.h has its types, head_dim and soft_cap")     \
     X(ERR_BACKEND_SCORES,      "this device has no such scores")                                           \
     X(ERR_BACKEND_DTYPE, "q8_0, e5m2, q4_0 on this device: not for santa_buckets_assign")                  \
     X(ERR_BACKEND_HEAVY,       "this device asks no predictor: heavy_index has its answer")               \
@@ -968,7 +968,7 @@ typedef struct santa_attention {
     /* What each row of k and v is to be multiplied with besides, data NULL = 1: f32, f16 or
        bf16 of k's and v's shape with 1 for the features, paged as they are. Any strides: a
        scale for each KV head has 0 from token to token. A row reads the scales of the keys it
-       reads, no others. On a GPU not for sample-attention where it looks at blocks */
+       reads, no others */
     santa_tensor k_scales, v_scales;
     float        soft_cap;         /* 0 = none; else s = soft_cap * tanh(s / soft_cap) */
     int          causal;           /* 1: query row i attends keys 0 .. seq_len - q_len + i
@@ -1222,7 +1222,7 @@ typedef struct santa_options {
     X(proxy.sink_tokens,                whole,  4,                           copy)                         \
     X(proxy.local_tokens,               whole,  64,                          copy)                         \
     X(proxy.rescue_keys,                whole,  0,                           guards)                       \
-    X(proxy.rescue_above,               real,   0.125,                       guards)                       \
+    X(proxy.rescue_above,               real,   0.0,                         guards)                       \
     X(proxy.exact_above,                real,   0,                           guards)                       \
     X(saap.num_probes,                  whole,  0,                           saap)                         \
     X(saap.sink_tokens,                 whole,  4,                           saap)                         \

@@ -2,10 +2,11 @@
    How to use it: santa_cuda.h. This file holds the kernels and their launches.
 
    CONTENTS   params, shared-memory, instructions, device-base, scoring, scores-kernel,
-              gather-kernel, dense-kernel, prefill-kernel, sparse-kernel, stats-kernel,
-              error-kernel, copy-kernel, take-rows, proxy-scores-kernel, proxy-gather-kernel,
-              draw-kernel, select-kernel, list-kernel, vattention-kernels, weighed-error-kernel,
-              buckets-kernel, route-kernel, steps-kernel, launch, steps
+              gather-kernel, dense-kernel, tile-rows-kernel, prefill-kernel, sparse-kernel,
+              stats-kernel, ranks-kernel, error-kernel, copy-kernel, take-rows,
+              proxy-scores-kernel, proxy-gather-kernel, draw-kernel, select-kernel,
+              list-kernel, vattention-kernels, weighed-error-kernel, buckets-kernel,
+              scan-kernel, route-kernel, steps-kernel, launch, tile-rows, steps
 
    A decode step by sampling is two kernels:
      scores   reads K once: for 64 keys and a query head the maximum, the sum of
@@ -5780,7 +5781,8 @@ __global__ void __launch_bounds__(ROW_COPIERS) k_tile_rows(const __grid_constant
                     x[7] = y;
                 }
             const float missing = p.of_k ? __int_as_float(0x7fc00000) : 0.0f,
-                        scale = p.scales.data && from[0] ? scale_of(p, p.scales, b, head, row[0]) : p.factor;
+                        scale = p.scales.data && from[0] ? scale_of(p, p.scales, b, head, row[0])
+                                                         : p.factor;
             unsigned high[4], rest[4];
 #pragma unroll
             for (int k = 0; k < 4; k++) {
@@ -8289,8 +8291,8 @@ __device__ __forceinline__ unsigned short gain_bits(float x, bool flat, bool goo
     return flat ? 0 : gain;
 }
 
-/* What codes of `bits` bits are: the step between two, of a key's root mean square; the place of
-   0 among them; the share of all that one is; a number a little below how many there are. */
+/* What codes of `bits` bits are: the step between two, of a key's root mean square; the place
+   of 0 among them; the share of all that one is; a number a little below how many there are. */
 struct code_levels { float step, inverse_step, middle, share, most; };
 __device__ __forceinline__ code_levels levels_of(int bits) {
     constexpr float below_one = 1.0f - 1.0f / 16777216.0f;

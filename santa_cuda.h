@@ -74,8 +74,8 @@
                        ranks, lists and santa_proxy_encode. Dense and scores of the fast types
                        take up to 1.5 times as long with them (dense of e4m3 of head_dim 64
                        twice). Lists, top-k, top-p, vattention and saap go by plain kernels
-                       then. A copy of K is made by the slower of its two kernels; draws read a
-                       scale more for each row.
+                       then. A copy of K is made by the slowest of its three kernels; draws
+                       read a scale more for each row.
    LIMITS              Besides santa.h's, and tested by santa_check: 2^31 - 64 keys in a
                        sequence (max_pages * page_size with pages), of lists, top-p, vattention
                        and saap some 2^31 - 2^23, batch and heads up to 65535,
@@ -86,7 +86,9 @@
                        ceil(group / 8) * ceil(keys / 64) below 2^31 - 1, with ceil(group / 4)
                        where q is read in parts. pps: head_dim_v up to
                        256, and a group of up to 64 heads. saap: batch * heads / kv_heads up to
-                       32 * 65535.
+                       32 * 65535, head_dim up to 256, from a copy of K groups of up to 1,024.
+                       vattention and all scores from a copy: head_dim and head_dim_v up to
+                       256. Making one: head_dim up to 512.
    PREFILL             From 32 query rows on dense runs on tensor cores, K and V read once for
                        128 queries, with any types but k and v of f32, or of f16 and bf16 beside
                        each other or beside a q of the other: head_dim up to 256 (with an f32 q

@@ -2,8 +2,9 @@
      mkdir -p build
      nvcc -std=c++17 -O3 -arch=native bench/bench_cuda.cu santa_cuda.cu -o build/bench_cuda
      build/bench_cuda [--quick] [--saap | --vattention | --prefill | --dense | --copies |
-                      --lists | --latent] [--csv FILE]
+                      --encode | --lists | --latent] [--csv FILE]
                       with a method: its rows alone; --copies: what draws from a copy of K;
+                      --encode: making it, against reading K;
                       --lists: a caller's lists of keys, against reading as many bytes;
                       --dense: dense and prop 128 of every type and of more shapes, against
                       reading K and V once and K once; several query rows from a copy, too;

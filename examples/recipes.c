@@ -1,5 +1,5 @@
-/* Shapes that have no field of their own in santa_attention: each is strides, a table or two
-   calls. The manual's page >>recipes has the same lines. Each recipe is checked against a plain
+/* Caches and layouts that engines have: each is strides, a table, a field or two calls. The
+   manual's page >>recipes has the same lines. Each recipe is checked against a plain
    loop. Build: cc -O2 examples/recipes.c -lm */
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"
@@ -222,6 +222,34 @@ static void latent(void) {
     puts("MLA: V is the front of K's rows");
 }
 
+/* V as some engines keep it, [kv_heads, d, n], tokens side by side. */
+static void turned_values(void) {
+    static float turned[KV_HEADS * D * N];
+    static int32_t all[N];
+    for (int j = 0; j < N; j++) {
+        all[j] = j;
+        for (int i = 0; i < KV_HEADS * D; i++) turned[i * N + j] = v[j * KV_HEADS * D + i];
+    }
+
+    santa_attention a = {0};
+    a.q   = santa_view(q, SANTA_F32, 1, 1, HEADS, D);
+    a.k   = santa_view(k, SANTA_F32, 1, N, KV_HEADS, D);
+    a.v   = santa_view(turned, SANTA_F32, 1, N, KV_HEADS, D);
+    a.v.stride[1] = 1;
+    a.v.stride[2] = D * N;
+    a.v.stride[3] = N;
+    a.out = santa_view(out, SANTA_F32, 1, 1, HEADS, D);
+    santa_options o = {0};
+    decode(&a, &o);
+
+    for (int h = 0; h < HEADS; h++) {
+        double want[D];
+        plain(q + h * D, k + h / GROUP * D, v + h / GROUP * D, KV_HEADS * D, D, D, all, N, want);
+        check("V turned", out + h * D, want, D);
+    }
+    puts("V turned: tokens side by side, by strides");
+}
+
 /* Speculative decoding: cheap draft steps, each a row of draws; then one exact call for all of
    their rows, which reads K and V once. */
 static void draft_and_verify(void) {
@@ -271,7 +299,8 @@ static void draft_and_verify(void) {
 int main(int argc, char **argv) {
     data_arguments(argc, argv,
                    "Lists of keys, first tokens beside a window, left padding, scales of rows, MLA,\n"
-                   "draft and verify by strides, tables and calls, each compared with a plain loop.");
+                   "V turned, draft and verify: by strides, tables, fields and calls, each compared with\n"
+                   "a plain loop.");
     data_sequence(q, k, v, N, HEADS, KV_HEADS, D, 1);
     for (int i = HEADS * D; i < ROWS * HEADS * D; i++)
         q[i] = q[i % (HEADS * D)] * (1.0f - 0.1f * (float)(i / (HEADS * D)));
@@ -281,6 +310,7 @@ int main(int argc, char **argv) {
     left_padding();
     scale_of_each_row();
     latent();
+    turned_values();
     draft_and_verify();
     return 0;
 }

@@ -76,6 +76,19 @@ versions() {
     sed -n '/>>history$/{n;p;}' santa.h | tail -n 1 | grep -q "^   $version "
 }
 
+# CONTENTS names every section; of >>kernels-amx it says -amx.
+sections() {
+    for file in santa.h santa_cuda.cu; do
+        sed -n 's/^\(\/\* [-=]*\)\{0,1\} *>>\([a-z0-9-]*\)\( \*\/\)\{0,1\}$/\2/p' "$file" >"$dir/sections"
+        [ "$(wc -l <"$dir/sections")" -gt 25 ] || return 1
+        sed -n '/^   CONTENTS/,/^$/p' "$file" | tr -cs 'a-z0-9-' '\n' >"$dir/contents"
+        while read -r name; do
+            grep -qx -e "$name" -e "${name#kernels}" "$dir/contents" ||
+                { echo "not in the contents of $file: $name"; return 1; }
+        done <"$dir/sections"
+    done
+}
+
 # santa_struct_size knows every struct of the API.
 structs() {
     sed -n '/>>implementation \*\//q; s/^typedef struct santa_\([a-z_]*\) .*/\1/p' santa.h >"$dir/structs"
@@ -248,6 +261,7 @@ list() {
     cell "bench/cost.py and bench/results/README.md" cost_tables
     cell "lines of at most 96 and 108 columns" lines_fit
     cell "one version everywhere" versions
+    cell "every section stands in the contents" sections
     cell "every struct has its size in the API" structs
     cell "a part of the plan that is not run" parts 1 "1 passed, 1 failed, 0 skipped" \
          'plan a b; part a echo "1 passed, 0 failed, 0 skipped"'
