@@ -103,12 +103,14 @@ struct timer {
     float *buffer;
     size_t n = (size_t)128 << 20;
     cudaEvent_t from, to;
+    unsigned *sink;
     timer() {
         CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
         CUDA(cudaMalloc(&buffer, n * 4));
         CUDA(cudaMemset(buffer, 0, n * 4));
         CUDA(cudaEventCreate(&from));
         CUDA(cudaEventCreate(&to));
+        CUDA(cudaMalloc(&sink, 4));
     }
     cudaGraphExec_t capture(const std::function<void()> &f) {
         cudaGraph_t graph;
@@ -120,8 +122,14 @@ struct timer {
         CUDA(cudaGraphDestroy(graph));
         return exec;
     }
-    double median(const std::function<void()> &f, int runs) {
-        const cudaGraphExec_t exec = capture(f);
+    cudaGraphExec_t capture_read(const void *p, size_t bytes) {
+        return capture([&] {
+            read_all<<<(unsigned)((bytes + 65535) / 65536), 256, 0, stream>>>((const uint4 *)p, bytes / 16,
+                                                                              sink);
+        });
+    }
+    double median(const std::function<void()> &f, int runs) { return median(capture(f), runs); }
+    double median(cudaGraphExec_t exec, int runs) {
         const double us = middle(in_turns({ exec }, runs)[0]);
         CUDA(cudaGraphExecDestroy(exec));
         return us;
@@ -227,13 +235,11 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page,
     const int size = type == 0 ? 4 : type == 3 ? 1 : 2;
     const size_t elements = (size_t)batch * n * KV_HEADS * DIM, bytes = elements * size;
     unsigned char *k, *v, *q, *out;
-    unsigned *sink;
     int *table = nullptr;
     CUDA(cudaMalloc(&k, bytes));
     CUDA(cudaMalloc(&v, bytes));
     CUDA(cudaMalloc(&q, (size_t)batch * HEADS * DIM * 2));
     CUDA(cudaMalloc(&out, (size_t)batch * HEADS * DIM * 2));
-    CUDA(cudaMalloc(&sink, 4));
     fill<<<2048, 256, 0, t.stream>>>(k, elements, type, 1);
     fill<<<2048, 256, 0, t.stream>>>(v, elements, type, 2);
     const santa_dtype q_type =
@@ -261,15 +267,8 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page,
 
     char layout[32];
     snprintf(layout, sizeof layout, page ? "page %d" : hnd ? "HND" : "NHD", page);
-    const auto read = [&](const void *p, size_t n) {
-        return t.median([&] { read_all<<<(unsigned)((n + 65535) / 65536), 256, 0,
-            t.stream>>>((const uint4 *)p, n / 16, sink); }, runs);
-    };
-    const double floor = read(k, bytes);
-    const cudaGraphExec_t read_k = t.capture([&] {
-        read_all<<<(unsigned)((bytes + 65535) / 65536), 256, 0, t.stream>>>((const uint4 *)k, bytes / 16,
-                                                                            sink);
-    });
+    const double floor = t.median(t.capture_read(k, bytes), runs);
+    const cudaGraphExec_t read_k = t.capture_read(k, bytes);
     printf("\n%s, batch %d x %d, %s: read K once (%.1f MB): %.1f us, %.2f TB/s\n", type_name[type], batch,
            n, layout, bytes / 1e6, floor, bytes / floor * 1e-6);
     cudaGraphExec_t dense = nullptr;
@@ -279,7 +278,6 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page,
     std::vector<float> exact;
     const double of_v = rms(numbers(v, (santa_dtype)type, 64 * DIM), nullptr);
     for (const method &m : methods) {
-        /* the copy, as the last row of K is written and all at once */
         if (m.bits && m.bits != bits) {
             if (a.proxy) CUDA(cudaFree(a.proxy));
             a.proxy = nullptr;
@@ -287,13 +285,10 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page,
             const size_t size = santa_proxy_size(&a);
             if (!size) { printf("  no copy of such pages\n"); break; }
             CUDA(cudaMalloc(&a.proxy, size));
-            const auto encode = [&] { if (santa_proxy_encode(&a, 0, n, t.stream) != SANTA_OK) exit(1); };
-            const auto append = [&] { if (santa_proxy_append(&a, 1, t.stream) != SANTA_OK) exit(1); };
-            const double made = t.median(encode, runs), added = t.median(append, runs),
-                  once = read(a.proxy, size);
-            printf("  copy of %d bits, %.1f MB: read %.1f us, %.2f TB/s; made in %.1f us, %.2f x reading "
-                   "K; append %.1f us\n",
-                   bits, size / 1e6, once, size / once * 1e-6, made, made / floor, added);
+            if (santa_proxy_encode(&a, 0, n, t.stream) != SANTA_OK) exit(1);
+            const double once = t.median(t.capture_read(a.proxy, size), runs);
+            printf("  copy of %d bits, %.1f MB: read %.1f us, %.2f TB/s\n", bits, size / 1e6, once,
+                   size / once * 1e-6);
         }
         santa_options o;
         memset(&o, 0, sizeof o);
@@ -355,7 +350,7 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page,
     CUDA(cudaGraphExecDestroy(read_k));
     if (dense) CUDA(cudaGraphExecDestroy(dense));
     CUDA(cudaFree(dense_workspace));
-    CUDA(cudaFree(k)); CUDA(cudaFree(v)); CUDA(cudaFree(q)); CUDA(cudaFree(out)); CUDA(cudaFree(sink));
+    CUDA(cudaFree(k)); CUDA(cudaFree(v)); CUDA(cudaFree(q)); CUDA(cudaFree(out));
     if (table) CUDA(cudaFree(table));
     if (a.proxy) CUDA(cudaFree(a.proxy));
 }
@@ -395,14 +390,12 @@ __global__ void lift_keys(unsigned short *k, const unsigned short *q, int batch,
 static void bench_vattention(timer &t, int batch, int n, float agree, int runs, FILE *csv) {
     const size_t elements = (size_t)batch * n * KV_HEADS * DIM, bytes = elements * 2;
     unsigned char *k, *v, *q, *out;
-    unsigned *sink;
     santa_audit *audit;
     santa_stats *stats, host;
     CUDA(cudaMalloc(&k, bytes));
     CUDA(cudaMalloc(&v, bytes));
     CUDA(cudaMalloc(&q, (size_t)batch * HEADS * DIM * 2));
     CUDA(cudaMalloc(&out, (size_t)batch * HEADS * DIM * 2));
-    CUDA(cudaMalloc(&sink, 4));
     CUDA(cudaMalloc(&stats, sizeof *stats));
     CUDA(cudaMalloc(&audit, (size_t)batch * HEADS * sizeof *audit));
     fill<<<2048, 256, 0, t.stream>>>(k, elements, 2, 1);
@@ -452,10 +445,7 @@ static void bench_vattention(timer &t, int batch, int n, float agree, int runs, 
         const double moved =
             (double)(host.k_rows_read + host.v_rows_read) * DIM * 2 + (adapts ? (double)copy : 0.0);
         const size_t as_many = std::min((size_t)moved, t.n * 4);
-        const cudaGraphExec_t read = t.capture([&] {
-            read_all<<<(unsigned)((as_many + 65535) / 65536), 256, 0, t.stream>>>((const uint4 *)t.buffer,
-                                                                                  as_many / 16, sink);
-        });
+        const cudaGraphExec_t read = t.capture_read(t.buffer, as_many);
         auto times = t.in_turns({ read, dense, captured }, runs);
         for (double &x : times[0]) x *= moved / (double)as_many;
         const double us = t.middle(times[2]), once = t.middle(times[0]);
@@ -485,7 +475,7 @@ static void bench_vattention(timer &t, int batch, int n, float agree, int runs, 
     print_verdict(busy);
     CUDA(cudaGraphExecDestroy(dense));
     CUDA(cudaFree(dense_workspace));
-    CUDA(cudaFree(k)); CUDA(cudaFree(v)); CUDA(cudaFree(q)); CUDA(cudaFree(out)); CUDA(cudaFree(sink));
+    CUDA(cudaFree(k)); CUDA(cudaFree(v)); CUDA(cudaFree(q)); CUDA(cudaFree(out));
     CUDA(cudaFree(stats)); CUDA(cudaFree(audit)); CUDA(cudaFree(a.proxy));
 }
 #include "prefill_cuda.h"
@@ -495,7 +485,7 @@ static void bench_vattention(timer &t, int batch, int n, float agree, int runs, 
    one of these has 28 times the mean, and the others fall off so that the imbalance is about
    10. */
 /* copied: a quarter of the buckets by a copy of K in 4 bits, a window of 64. */
-struct routed_case { int kv_heads, batch, n, hidden, samples; bool imbalanced, copied; };
+struct routed_case { int kv_heads, batch, n, hidden, samples; bool imbalanced, copied = false; };
 
 static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
     enum { GROUP = 4, BUCKETS = 1024, PROBES = 32 };
@@ -505,14 +495,12 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
                  w2 = rows * x.hidden;
     unsigned short *k, *v, *q, *out, *router;
     float *bias;
-    unsigned *sink;
     CUDA(cudaMalloc(&k, 2 * elements));
     CUDA(cudaMalloc(&v, 2 * elements));
     CUDA(cudaMalloc(&q, 2 * queries));
     CUDA(cudaMalloc(&out, 2 * queries));
     CUDA(cudaMalloc(&router, 2 * (rows * DIM + w1 + w2)));
     CUDA(cudaMalloc(&bias, 4 * ((size_t)kv_heads * x.hidden + rows)));
-    CUDA(cudaMalloc(&sink, 4));
     fill<<<2048, 256, 0, t.stream>>>((unsigned char *)k, elements, 2, 1);
     fill<<<2048, 256, 0, t.stream>>>((unsigned char *)v, elements, 2, 2);
     fill<<<64, 256, 0, t.stream>>>((unsigned char *)q, queries, 2, 3);
@@ -656,10 +644,7 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
     /* of a key of the copy 66 bytes */
     const double moved = (double)(host.k_rows_read + host.v_rows_read) * DIM * 2
                        + (double)host.proxy_rows_read * (DIM / 2 + 2);
-    const cudaGraphExec_t read = t.capture([&] {
-        read_all<<<(unsigned)((moved + 65535) / 65536), 256, 0, t.stream>>>((const uint4 *)k,
-                                                                            (size_t)moved / 16, sink);
-    });
+    const cudaGraphExec_t read = t.capture_read(k, (size_t)moved);
     o = none;
     o.method = SANTA_DENSE;
     const cudaGraphExec_t dense = decode(1);
@@ -686,13 +671,16 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
     for (const cudaGraphExec_t g : { routed, read, dense }) CUDA(cudaGraphExecDestroy(g));
     for (void *w : workspace) CUDA(cudaFree(w));
     for (void *p : {(void *)k, (void *)v, (void *)q, (void *)out, (void *)router, (void *)bias,
-                    (void *)sink, r.index, (void *)stats, (void *)lens, a.proxy})
+                    r.index, (void *)stats, (void *)lens, a.proxy})
         CUDA(cudaFree(p));
 }
 
 /* Dense, and prop 128 where it takes the types, of 8 KV heads. */
 struct dense_case {
-    santa_dtype type; int dim, group; santa_dtype q_type; float cap; bool scales; int page, more_rows;
+    santa_dtype type; int dim, group; santa_dtype q_type;
+    float cap = 0.0f;
+    bool scales = false;
+    int page = 0, more_rows = 0;
 };
 static const dense_case dense_cases[] = {
     { SANTA_BF16, 64, 4, SANTA_BF16, 0.0f },   { SANTA_BF16, 96, 4, SANTA_BF16, 0.0f },
@@ -747,11 +735,9 @@ static void bench_dense(timer &t, int batch, int n, const dense_case &x, int run
                                : elements * (x.type == SANTA_F32 ? 4
                                              : x.type == SANTA_F16 || x.type == SANTA_BF16 ? 2 : 1);
     unsigned char *kv, *q, *out;
-    unsigned *sink;
     CUDA(cudaMalloc(&kv, 2 * bytes));
     CUDA(cudaMalloc(&q, 4 * queries));
     CUDA(cudaMalloc(&out, 4 * queries));
-    CUDA(cudaMalloc(&sink, 4));
     if (direct) fill<<<2048, 256, 0, t.stream>>>(kv, 2 * elements, (int)x.type, 1);
     else fill_codes<<<2048, 256, 0, t.stream>>>(kv, 2 * bytes, block, 1);
     fill<<<64, 256, 0, t.stream>>>(q, queries, (int)x.q_type, 3);
@@ -780,13 +766,7 @@ static void bench_dense(timer &t, int batch, int n, const dense_case &x, int run
         a.v_scales = santa_view(scales + all, SANTA_F32, rows, of_row, KV_HEADS, 1);
         a.k_scales.device = a.v_scales.device = SANTA_CUDA;
     }
-    const auto read = [&](size_t size) {
-        return t.capture([&] {
-            read_all<<<(unsigned)((size + 65535) / 65536), 256, 0, t.stream>>>((const uint4 *)kv, size / 16,
-                                                                               sink);
-        });
-    };
-    struct timed { const char *name; santa_method method; size_t bytes; bool copied; };
+    struct timed { const char *name; santa_method method; size_t bytes; bool copied = false; };
     std::vector<timed> methods = { { "dense", SANTA_DENSE, 2 * bytes }, { "prop", SANTA_PROP, bytes } };
     if (q_len > 1 && q_len < 32 && x.type == SANTA_BF16) {            /* rows that share a copy */
         const size_t copy = santa_proxy_size(&a);
@@ -815,7 +795,7 @@ static void bench_dense(timer &t, int batch, int n, const dense_case &x, int run
         void *workspace;
         CUDA(cudaMalloc(&workspace, need));
         workspaces.push_back(workspace);
-        calls.push_back(read(m.bytes));
+        calls.push_back(t.capture_read(kv, m.bytes));
         calls.push_back(t.capture([&] {
             const santa_status s = santa_decode(&a, &o, workspace, need, nullptr);
             if (s == SANTA_OK) return;
@@ -824,7 +804,7 @@ static void bench_dense(timer &t, int batch, int n, const dense_case &x, int run
         }));
     }
     const auto times = t.in_turns(calls, runs);
-    char shape[64], rows_of_q[16] = "";
+    char shape[64], rows_of_q[20] = "";
     if (q_len > 1) snprintf(rows_of_q, sizeof rows_of_q, " %d rows", q_len);
     snprintf(shape, sizeof shape, "%s%s%s%s%s", names[x.type],
              x.q_type != x.type && x.q_type == SANTA_F32 ? " q f32" : "",
@@ -845,7 +825,7 @@ static void bench_dense(timer &t, int batch, int n, const dense_case &x, int run
     fflush(stdout);
     for (const cudaGraphExec_t g : calls) CUDA(cudaGraphExecDestroy(g));
     for (void *w : workspaces) CUDA(cudaFree(w));
-    for (void *p : {(void *)kv, (void *)q, (void *)out, (void *)sink, (void *)scales,
+    for (void *p : {(void *)kv, (void *)q, (void *)out, (void *)scales,
                     (void *)table, a.proxy}) CUDA(cudaFree(p));
 }
 
@@ -872,19 +852,15 @@ static against_read time_dense(timer &t, const santa_attention &a, size_t bytes,
     o.stream = t.stream;
     const size_t need = santa_workspace_size(&a, &o);
     void *workspace;
-    unsigned *sink;
     CUDA(cudaMalloc(&workspace, need));
-    CUDA(cudaMalloc(&sink, 4));
-    const unsigned ctas = (unsigned)((bytes + 65535) / 65536);
     const std::vector<cudaGraphExec_t> calls = {
-        t.capture([&] { read_all<<<ctas, 256, 0, t.stream>>>((const uint4 *)a.k.data, bytes / 16, sink); }),
+        t.capture_read(a.k.data, bytes),
         t.capture([&] { if (santa_decode(&a, &o, workspace, need, nullptr) != SANTA_OK) exit(1); }) };
     const auto times = t.in_turns(calls, runs);
     against_read x = { t.middle(times[1]), t.middle(times[0]), 0.0, {} };
     x.over = ratio(times[1], times[0], &x.busy);
     for (const cudaGraphExec_t g : calls) CUDA(cudaGraphExecDestroy(g));
     CUDA(cudaFree(workspace));
-    CUDA(cudaFree(sink));
     return x;
 }
 
@@ -968,10 +944,8 @@ static void bench_encode(timer &t, int batch, int n, const encode_case &x, int r
     const size_t elements = (size_t)batch * n * KV_HEADS * x.dim,
                  bytes = elements * (x.type == SANTA_E4M3 ? 1 : 2);
     unsigned char *k, *q;
-    unsigned *sink;
     CUDA(cudaMalloc(&k, bytes));
     CUDA(cudaMalloc(&q, (size_t)batch * HEADS * x.dim * 2));
-    CUDA(cudaMalloc(&sink, 4));
     fill<<<2048, 256, 0, t.stream>>>(k, elements, (int)x.type, 1);
     int *const table = x.page ? shuffled_table(batch * n / x.page) : nullptr;
     santa_attention a = {};
@@ -990,10 +964,7 @@ static void bench_encode(timer &t, int batch, int n, const encode_case &x, int r
         fprintf(stderr, "%s\n", santa_status_string(s));
         exit(1);
     };
-    const cudaGraphExec_t read_k = t.capture([&] {
-        read_all<<<(unsigned)((bytes + 65535) / 65536), 256, 0, t.stream>>>((const uint4 *)k, bytes / 16,
-                                                                            sink);
-    });
+    const cudaGraphExec_t read_k = t.capture_read(k, bytes);
     const auto times = t.in_turns(
         { read_k, t.capture([&] { done(santa_proxy_encode(&a, 0, n, t.stream)); }),
           t.capture([&] { done(santa_proxy_append(&a, 1, t.stream)); }) }, runs);
@@ -1008,7 +979,7 @@ static void bench_encode(timer &t, int batch, int n, const encode_case &x, int r
     fflush(stdout);
     if (csv) fprintf(csv, "%s,%d,%d,%d,%d,%d,%.2f,%.2f,%.2f,%s\n", type_name[x.type], batch, n, x.dim,
                      x.page, x.bits, made, added, once, csv_ratio(over));
-    for (void *p : { (void *)k, (void *)q, a.proxy, (void *)sink, (void *)table }) CUDA(cudaFree(p));
+    for (void *p : { (void *)k, (void *)q, a.proxy, (void *)table }) CUDA(cudaFree(p));
 }
 
 int main(int argc, char **argv) {
