@@ -207,12 +207,13 @@
                        pieces, head_dim at most 128; a router whose weights and q are bf16,
                        head_dim 32, 64 or 128, hidden a power of two from 32 to 1024. Keys enter
                        in stream order; every 64th makes the index anew.
-   SAME DRAWS          Random numbers are the CPU's bits; scores round differently, so about 1
-                       draw in 100,000 falls on a neighbouring key (test/cuda counts them),
-                       from a copy of K 1 in 5,000, of masses in bytes 1 in 2,000. The same
-                       rounding decides between keys of top-k and top-p that are as good as
-                       equal. vattention: rarely another heavy token or a budget that is off by
-                       one.
+   SAME DRAWS          Random numbers are the CPU's bits; scores round differently, so a draw
+                       may fall on a neighbouring key, which is as good: with 512 keys about 1
+                       in 100,000, with 128k 1 in 10,000. From a copy of K, with 2k keys, 8k
+                       and 128k, 1 in 2,000, 900 and 220, of masses in bytes 1 in 1,300, 300
+                       and 34 (test/cuda counts them). The same rounding decides between keys
+                       of top-k and top-p that are as good as equal. vattention: rarely another
+                       heavy token or a budget that is off by one.
    DATA                What the CPU checks before it starts is checked here where the host can
                        see it. On the device a seq_lens entry is clamped to what k can hold, and
                        a block_table entry outside k makes the rows that use it NaN, as do a

@@ -2728,6 +2728,39 @@ static void proxy_nan_in_v(void) {
     }
 }
 
+/* How many draws fall on a neighbouring key grows with the context, as sums of weights that
+   round otherwise are a larger part of a key's: the rows that are off say so. */
+static void moved_draws_long(void) {
+    NEED_DEVICE();
+    if (test_quick) SKIP("--quick");
+    enum { SAMPLES = 64 };
+    for (int64_t len : {2048, 8192, 32768, 131072}) {
+        ref_spec s = proxy_spec(len, 64, SANTA_BF16, 0);
+        s.batch  = 1;
+        s.q_len  = 64;
+        s.causal = 0;
+        s.gain   = 1.5;
+        with_copy p(s);
+        for (int copied = 0; copied < 2; copied++)
+            for (santa_stash stash : {SANTA_STASH_F32, SANTA_STASH_U8}) {
+                const santa_options o
+                    = copied ? unguarded(SAMPLES, stash) : options(SANTA_PROP, SAMPLES, stash);
+                result r;
+                if (!run_on_gpu(p, o, &r) || !ref_run(&p, &o, NULL)) return;
+                const double rows = (double)(s.q_len * s.heads);
+                double off = 0.0, norm;
+                for (int64_t i = 0; i < s.q_len; i++)
+                    for (int64_t h = 0; h < s.heads; h++)
+                        off += apart(p, r, 0, i, h, &norm) > 1e-8 * norm;
+                const double moved = -log(1.0 - std::min(off / rows, 0.999)) / SAMPLES,
+                             per_key = moved / (double)len;
+                printf("        %lld keys%s, stash %d: %.0f of %.0f rows, %.1e of the draws\n",
+                       (long long)len, copied ? " from a copy" : "", (int)stash, off, rows, moved);
+                CHECK(per_key < (copied ? 1.5e-6 : 3e-8) || off <= 3.0);
+            }
+    }
+}
+
 /* Rows that are not drawn are not read: all of the copied keys but 64 likely ones are NaN. And
    a NaN that the copy knows makes its heads NaN, and no others. */
 static void proxy_poison(void) {
@@ -3550,6 +3583,7 @@ static const test_case copies[] = {{"proxy_encode", proxy_encode},
                                    {"proxy_encode_many", proxy_encode_many},
                                    {"proxy_same_rows", both_ways<proxy_same_rows>},
                                    {"proxy_any_copy", both_ways<proxy_any_copy>},
+                                   {"moved_draws_long", moved_draws_long},
                                    {"proxy_nan_in_v", both_ways<proxy_nan_in_v>},
                                    {"proxy_poison", both_ways<proxy_poison>},
                                    {"proxy_redo", both_ways<proxy_redo>},

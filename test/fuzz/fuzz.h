@@ -133,7 +133,13 @@ static inline int fuzz_is_finite(float x) {
 
 /* A few areas, each between unreadable pages, lie ready: mapping afresh for every input would
    be most of the time. */
-enum { FUZZ_AREAS = 41, FUZZ_AREA = 1 << 22, FUZZ_GUARD = 1 << 16, FUZZ_MARGIN = 256, FUZZ_CANARY = 0xc5 };
+#ifndef FUZZ_AREA_BITS
+#define FUZZ_AREA_BITS 22
+#endif
+enum {
+    FUZZ_AREAS = 41, FUZZ_AREA = 1 << FUZZ_AREA_BITS, FUZZ_GUARD = 1 << 16, FUZZ_MARGIN = 256,
+    FUZZ_CANARY = 0xc5
+};
 
 typedef struct fuzz_area { unsigned char *memory; size_t at, bytes; int mapped; } fuzz_area;
 
