@@ -123,8 +123,9 @@
                      by their exact mass (section 3.3). S_t = floor(S (t+1)/T) - floor(S t/T)
                      for the t-th of the T tiles that have mass (largest score less than 87
                      below the row's), and at least 1, so when S < T there are T draws
-                     (stats.draws says how many). Unbiased. Needs about 16 times the draws of
-                     prop for the same error: light tiles draw as much as heavy ones.
+                     (stats.draws says how many); of num_combs each comb so, with its share of
+                     S. Unbiased. Needs about 16 times the draws of prop for the same error:
+                     light tiles draw as much as heavy ones.
    SANTA_TOP_K       softmax over the num_samples highest scores; ties go to the lower index.
                      Biased. lse is that of all keys, of top-p, too: santa_merge weighs parts by
                      all that they hold.
@@ -195,9 +196,11 @@
    feature-major (see santa_keys_feature_major): the same view with another stride.
 
    Score extras apply in this order: sm_scale, soft_cap, alibi_slopes, then mask (causal,
-   window and first_tokens, seq_lens); sinks enter the denominator only. With sinks a result of
-   any method is scaled by the share of the mass that all real keys have, chosen or not; where
-   scores are exact it stays as unbiased as it was.
+   window and first_tokens, seq_lens); sinks enter the denominator only. With sinks a result is
+   scaled by the share of the mass that all real keys have, chosen or not; where scores are
+   exact it stays as unbiased as it was. Sample-attention, key_list and saap without draws know
+   the mass of what they read alone, and take the share that it has. q * sm_scale has to be a
+   float.
 
    >>determinism
 
@@ -246,9 +249,9 @@
    per key of capacity, query head of a group and query row (of those that go together, see
    santa_decode) for each KV head that is worked on at a time: one per thread, or up to 8 where
    K is token-major or threads share keys. 131072 keys and a group of 4 take 2.2 MB; with a copy
-   of K 8 to 9 bytes per key more. top-p needs 7.2 bytes per key and head, with a copy 10.4,
-   vattention 5.1; with a predictor it needs 4.25 bytes per key, saap 4, and of a bucket 28 and
-   4 for each head of the group; saap with a copy of K 4 to 5 more per key and head.
+   of K 8 to 9 bytes per key more. top-p takes 12.3 bytes per key more, with a copy 24.5,
+   vattention 4.2; with a predictor it needs 4.25 bytes per key in all, saap 4, and of a bucket
+   28 and 4 for each head of the group; saap with a copy of K 4 to 5 more per key and head.
    K, V and the copy may have any alignment (on a GPU numbers lie on their size, the copy on 16
    bytes); what is read fastest are rows that start on a cache line (64 bytes) in 2 MB pages
    (madvise on Linux).
@@ -267,17 +270,18 @@
    key_weights without key_list is an error. To go from method to method with one set of
    options:
        o.method = m;  santa_clear_unused_options(&o);
-   Data: a row with no key (seq_len 0, or all scores -inf) gives out = 0, std_error = 0 and
-   lse = -inf, or the sink's logit where there is one. Scores below -1e38 count as -inf. A
-   NaN or +inf score among the keys a row reads gives NaN in all of that row's out and lse,
-   never a plausible number; where soft_cap is set a +inf product is a score of soft_cap. Heads
-   of a group that share keys or draws may share such a NaN. A NaN in a V row shows when the row
-   is read; rows not drawn are not looked at. dense, prefill, sample-attention, vattention, saap
-   and what draws from a copy of K, and on a GPU all methods but pps, add up before they divide:
+   Data: a row with no key (seq_len 0, or all scores -inf) gives out = 0, std_error = 0 and lse
+   = -inf, or the sink's logit where there is one. Scores below -1e38 count as -inf. A NaN or
+   +inf score among the keys a row reads gives NaN in all of that row's out and lse, never a
+   plausible number; with -ffast-math, too, but not in std_error, vattention's budgets and a
+   key's bucket. Where soft_cap is set a +inf product is a score of soft_cap. Heads of a group
+   that share keys or draws may share such a NaN. A NaN in a V row shows when the row is read;
+   rows not drawn are not looked at. dense, prefill, sample-attention, vattention, saap and
+   what draws from a copy of K, and on a GPU all methods but pps, add up before they divide:
    |V| times the keys that weigh as much as the largest, or the draws, must stay below 3e38, or
-   out is infinite. These sums are of f32: of keys that all weigh alike and have nearly the same
-   V, 2^20 put an output off by up to 1e-5 of it, 2^25 by 2e-4; top-p, prefill and as many drawn
-   or top-k rows 2^20 by 2e-4.
+   out is infinite. These sums are of f32: of keys that all weigh alike and have nearly the
+   same V, 2^20 put an output off by up to 1e-5 of it, 2^25 by 2e-4; top-p, prefill and as many
+   drawn or top-k rows 2^20 by 2e-4.
 
    >>random
 
@@ -380,8 +384,10 @@
    piece of features as long as the largest power of two that divides head_dim. x_f is about
    scale centre_f + gain (code_f - z), z = 7.5 (1.5): the centre is the block's mean; what is
    left has codes of step .3352 (.9957) of its root mean square, and the gain of least squares.
-   A key with a NaN or infinity has gain NaN. The query is rotated, too, and each head's rounded
-   to 8 bits by its largest number over 127 where it meets codes.
+   A key with a NaN or infinity has gain NaN. Of keys that differ by less than 2^-20 a feature
+   f16 rounds gains much, of 2^-25 to 0: multiply a K that is so small, and divide k_scale. The
+   query is rotated, too, and each head's rounded to 8 bits by its largest number over 127 where
+   it meets codes.
 
    >>saap
 
@@ -1182,9 +1188,9 @@ typedef struct santa_options {
 } santa_options;
 
 /* The options that not every call reads, and who does: field, double or whole number (a pointer
-   is one, too), default (0: it depends), reader. One that is neither 0 nor its default in a
-   call that does not read it is refused (SANTA_ERR_OPTION_UNUSED): no option is accepted and
-   ignored.
+   is one, too), default (0: it depends; rescue_above's of 4 bits), reader. One that is neither
+   0 nor its default in a call that does not read it is refused (SANTA_ERR_OPTION_UNUSED): no
+   option is accepted and ignored.
      draws       iid .. flash, pps                     top_p      top-p
      tiles       flash; prop without a copy            vattention vattention
      combs       sys, prop, flash                      indices    vattention with heavy_index
@@ -1222,7 +1228,7 @@ typedef struct santa_options {
     X(proxy.sink_tokens,                whole,  4,                           copy)                         \
     X(proxy.local_tokens,               whole,  64,                          copy)                         \
     X(proxy.rescue_keys,                whole,  0,                           guards)                       \
-    X(proxy.rescue_above,               real,   0.0,                         guards)                       \
+    X(proxy.rescue_above,               real,   0.125,                       guards)                       \
     X(proxy.exact_above,                real,   0,                           guards)                       \
     X(saap.num_probes,                  whole,  0,                           saap)                         \
     X(saap.sink_tokens,                 whole,  4,                           saap)                         \
@@ -2104,6 +2110,7 @@ typedef struct santa__kernels {
     void (*mass)(float *s, int64_t s_stride, int64_t heads, int n, float *max, float *sum, int64_t stride);
     void (*exps)(float *x);
     uint64_t (*above)(const float *s, float limit);                   /* or NULL, see santa__above */
+    int (*bad)(const float *s);                                       /* or NULL */
     void (*accumulate)(santa_dtype t, const char *const *row, int n, int64_t dv, const santa__weights *x);
     void (*copied)(const char *block, const santa__format *f, const santa__copied *x);
     void (*rotate)(float *x, int64_t rows, const float *turn, const santa__format *f);
@@ -5893,6 +5900,7 @@ static void santa__draw_shared(santa__mass *x, int64_t heads, int64_t num_sample
 /* What is surely drawn: a chance that is 1 but for a rounding. NaN is sure, too. */
 #define SANTA__SURE 0.999999f
 static int santa__is_sure(float chance) { return !(chance < SANTA__SURE); }
+static int santa__is_open(double chance) { return chance > 0.0 && chance < (double)SANTA__SURE; }
 
 static void santa__anchor(santa__mass *x, const float *chance, const santa__picks *l, float *weight) {
     double sum = 0.0;
@@ -6022,8 +6030,8 @@ static uint64_t santa__above(const santa__choosing *c, int64_t i, float floor) {
 static int santa__has_bad(const santa__kernels *kernel, const float *s, int64_t n) {
     int64_t i;
     for (i = 0; i < n; i++)
-        if (n - i >= SANTA_BLOCK && kernel->above) {
-            if (kernel->above(s + i, santa__inf())) return 1;
+        if (n - i >= SANTA_BLOCK && kernel->bad) {
+            if (kernel->bad(s + i)) return 1;
             i += SANTA_BLOCK - 1;
         } else if (santa__nan_or_plus_inf(s[i])) return 1;
     return 0;
@@ -7367,7 +7375,8 @@ static double santa__copied_rest(const santa__mass *m, float max, double fixed) 
 /* The keys that are read exactly hide those whose largest score is 100 octaves below theirs:
    neither rescue nor draws could find any of these that counts. */
 static int santa__is_hidden(const santa__mass *m, float fixed_max, double fixed) {
-    return fixed > 0.0 && m->total > 0.0 && (double)fixed_max - (double)m->m > 69.3147180559945309;
+    return fixed > 0.0 && !santa__not_finite_d(m->total) && m->total > 0.0
+           && (double)fixed_max - (double)m->m > 69.3147180559945309;
 }
 
 /* Sums and shares, beside what is read exactly. A head with a NaN has none. */
@@ -12643,7 +12652,7 @@ SANTADEF santa_status santa_variance_pps(const float *p, const float *size, int6
     anchor = diff + dv;
     memset(diff, 0, 2 * (size_t)dv * sizeof *diff);
     for (i = 0; i < n; i++) {
-        if (s * (double)size[i] / sum < 1.0) continue;
+        if (s * (double)size[i] / sum < (double)SANTA__SURE) continue;
         sure += (double)p[i] / sum;
         for (c = 0; c < dv; c++) anchor[c] += (double)p[i] / sum * (double)v[i * stride + c];
     }
@@ -12654,7 +12663,7 @@ SANTADEF santa_status santa_variance_pps(const float *p, const float *size, int6
     for (i = 0; i < n; i++) {
         const double mu = s * (double)size[i] / sum, before = x;
         x += mu;
-        if (mu < 1.0 && mu > 0.0)
+        if (santa__is_open(mu))
             santa__add_open(diff, anchor, v + i * stride, dv,
                             (ceil(before) < x ? (double)p[i] / sum / mu : 0.0) - (double)p[i] / sum);
         if (x > floor(x)) {
@@ -12672,7 +12681,7 @@ SANTADEF santa_status santa_variance_pps(const float *p, const float *size, int6
         for (c = 0; i < events && c < 2 && event[i].key + c < n; c++) {   /* one goes, the next comes */
             const int64_t key = event[i].key + c;
             const double mu = s * (double)size[key] / sum;
-            if (mu < 1.0 && mu > 0.0)
+            if (santa__is_open(mu))
                 santa__add_open(diff, anchor, v + key * stride, dv,
                                 (c ? 1.0 : -1.0) * (double)p[key] / sum / mu);
         }
@@ -13312,6 +13321,14 @@ SANTA__TARGET static void SANTA__ISA(exps)(float *x) {
 }
 
 #if !SANTA__BY_STRIP
+/* Whether NaN or +inf is among 64 scores. By bits, as -ffast-math takes a comparison's word for
+   it that there is none. */
+SANTA__TARGET static int SANTA__ISA(bad)(const float *s) {
+    int i, bad = 0;
+    for (i = 0; i < SANTA_BLOCK; i += SANTA__LANES) bad |= SANTA__ISA(vbad)(SANTA__ISA(vget)(s + i));
+    return bad;
+}
+
 /* Which of 64 scores are not below the limit. */
 SANTA__TARGET static uint64_t SANTA__ISA(above)(const float *s, float limit) {
     uint64_t bits = 0;
@@ -13877,9 +13894,9 @@ static const santa__kernels SANTA__ISA(kernels) = {
 #endif
     SANTA__ISA(mass), SANTA__ISA(exps),
 #if SANTA__BY_STRIP
-    NULL,
+    NULL, NULL,
 #else
-    SANTA__ISA(above),
+    SANTA__ISA(above), SANTA__ISA(bad),
 #endif
     SANTA__ISA(accumulate), SANTA__ISA(copied), SANTA__ISA(rotate), SANTA__ISA(encode),
     SANTA__ISA(product), SANTA__ISA(sizes), SANTA__ISA(widen), SANTA__ISA(panel),

@@ -299,8 +299,8 @@ static void draft_and_verify(void) {
 int main(int argc, char **argv) {
     data_arguments(argc, argv,
                    "Lists of keys, first tokens beside a window, left padding, scales of rows, MLA,\n"
-                   "V turned, draft and verify: by strides, tables, fields and calls, each compared with\n"
-                   "a plain loop.");
+                   "V turned, draft and verify: by strides, tables, fields and calls, each\n"
+                   "compared with a plain loop.");
     data_sequence(q, k, v, N, HEADS, KV_HEADS, D, 1);
     for (int i = HEADS * D; i < ROWS * HEADS * D; i++)
         q[i] = q[i % (HEADS * D)] * (1.0f - 0.1f * (float)(i / (HEADS * D)));

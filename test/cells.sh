@@ -88,7 +88,7 @@ test_program() {
             suites="$suites{\"$suite\",suite_$suite},"
         done
     fi
-    flags_of_tests=$(echo " $* " | sed 's/ -O[12] / -Og /')
+    flags_of_tests=$(echo " $* " | sed 's/ -O[12] / -Og /; s/ -ffast-math / /')
     objects=
     for file in $files; do
         object=$dir/$(basename "$file" .c).o

@@ -99,6 +99,29 @@ static void weights(void) {
     CHECK_MSG(anchored > 100 && loose > 100, "%d heads with sure keys, %d without", anchored, loose);
 }
 
+/* A key that another head makes sure is so, too, where a rounding of the sum of p takes its
+   chance just below 1. */
+static void sure_but_for_rounding(void) {
+    enum { N = 5 };
+    const size_t bytes = santa_variance_workspace_size(N, N);
+    void *work = malloc(bytes);
+    float v[N * N] = {0.0f};
+    double least = 1e300, most = 0.0;
+    for (int i = 0; i < N; i++) v[i * N + i] = 1.0f;
+    for (int ulps = -4; ulps <= 4; ulps++) {
+        float p[N]    = {0.5f, 0.25f, 0.125f, 0.0625f, 0.0625f},
+              size[N] = {1.0f, 0.25f, 0.125f, 0.0625f, 0.0625f};
+        p[N - 1] += (float)ulps * 3.725290298461914e-9f;                  /* of the last bit */
+        size[N - 1] = p[N - 1];
+        double variance = -1.0;
+        CHECK_STATUS(santa_variance_pps(p, size, N, v, N, N, 1, &variance, work, bytes), SANTA_OK);
+        least = fmin(least, variance);
+        most = fmax(most, variance);
+    }
+    CHECK_MSG(least > 0.0 && most < 1.001 * least, "%g to %g", least, most);
+    free(work);
+}
+
 /* The mean squared error over seeds against the exact variance over the comb's offset; that of
    a head alone must not fit. */
 static void closed_form(void) {
@@ -487,6 +510,7 @@ static void nearly_sure(void) {
 const test_case suite_pps[] = {
     {"chances of the keys of a group", chances},
     {"weights", weights},
+    {"variance of a key that is sure but for rounding", sure_but_for_rounding},
     {"variance in closed form", closed_form},
     {"rows and error beside sys", beside_sys},
     {"variance beside sys", variance_beside_sys},

@@ -1131,12 +1131,12 @@ static int nan_outputs(const ref_problem *p, int64_t b, int64_t i, int64_t h) {
 
 /* NaN and infinity in K and q: never a plausible number. */
 static void not_finite(void) {
-    static const int64_t places[] = {0, 3, 4, 70, 200, 255, 256, 299};
+    static const int64_t places[] = {0, 3, 4, 70, 200, 255, 256, 299, 30};
     for (int m = 0; m < METHODS; m++)
-        for (int at = 0; at < 8; at++)
+        for (int at = 0; at < 9; at++)
             for (int what = 0; what < 3; what++) {
-                ref_problem p;
-                group_make(&p, 3, 300, 16, 8, 1.0, (uint64_t)m);
+                ref_problem p;                      /* the last one: in all of the copy's blocks */
+                group_make(&p, 3, at < 8 ? 300 : 160, 16, 8, 1.0, (uint64_t)m);
                 p.k[places[at] * 16 + 3] = what == 0 ? (double)test_nan() : what == 1 ? REF_INF : -REF_INF;
                 ref_write(&p);
                 if (is_top(methods_by_copy[m])) p.a.std_error = NULL;
