@@ -5,6 +5,7 @@
 
        nvcc -O3 -gencode=arch=compute_90a,code=sm_90a -c santa_cuda.cu     (H100, H200)
        nvcc -O3 -arch=native -c santa_cuda.cu  (any of sm_80 .. sm_120; CUDA Toolkit 12 or later)
+           (without -use_fast_math: soft caps become coarse, and numbers below 1.2e-38 zeros)
        a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CUDA;   o.stream = stream;
        santa_decode(&a, &o, device_workspace, bytes, NULL);
 
@@ -211,9 +212,10 @@
                        may fall on a neighbouring key, which is as good: with 512 keys about 1
                        in 100,000, with 128k 1 in 10,000. From a copy of K, with 2k keys, 8k
                        and 128k, 1 in 2,000, 900 and 220, of masses in bytes 1 in 1,300, 300
-                       and 34 (test/cuda counts them). The same rounding decides between keys
-                       of top-k and top-p that are as good as equal. vattention: rarely another
-                       heavy token or a budget that is off by one.
+                       and 34, with pps two to three times as often (test/cuda counts them).
+                       The same rounding decides between keys of top-k and top-p that are as
+                       good as equal. vattention: rarely another heavy token or a budget that
+                       is off by one.
    DATA                What the CPU checks before it starts is checked here where the host can
                        see it. On the device a seq_lens entry is clamped to what k can hold, and
                        a block_table entry outside k makes the rows that use it NaN, as do a

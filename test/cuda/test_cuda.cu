@@ -2741,8 +2741,10 @@ static void moved_draws_long(void) {
         s.causal = 0;
         s.gain   = 1.5;
         with_copy p(s);
-        for (int copied = 0; copied < 2; copied++)
+        for (int way = 0; way < 3; way++)
             for (santa_stash stash : {SANTA_STASH_F32, SANTA_STASH_U8}) {
+                const bool copied = way > 0;
+                copy_method = way < 2 ? SANTA_PROP : SANTA_PPS;
                 const santa_options o
                     = copied ? unguarded(SAMPLES, stash) : options(SANTA_PROP, SAMPLES, stash);
                 result r;
@@ -2754,8 +2756,9 @@ static void moved_draws_long(void) {
                         off += apart(p, r, 0, i, h, &norm) > 1e-8 * norm;
                 const double moved = -log(1.0 - std::min(off / rows, 0.999)) / SAMPLES,
                              per_key = moved / (double)len;
-                printf("        %lld keys%s, stash %d: %.0f of %.0f rows, %.1e of the draws\n",
-                       (long long)len, copied ? " from a copy" : "", (int)stash, off, rows, moved);
+                printf("        %lld keys, %s%s, stash %d: %.0f of %.0f rows, %.1e of the draws\n",
+                       (long long)len, santa_method_name(o.method), copied ? " from a copy" : "",
+                       (int)stash, off, rows, moved);
                 CHECK(per_key < (copied ? 1.5e-6 : 3e-8) || off <= 3.0);
             }
     }
