@@ -13321,8 +13321,8 @@ SANTA__TARGET static void SANTA__ISA(exps)(float *x) {
 }
 
 #if !SANTA__BY_STRIP
-/* Whether NaN or +inf is among 64 scores. By bits, as -ffast-math takes a comparison's word for
-   it that there is none. */
+/* Whether NaN or +inf is among 64 scores. By bits: with -ffast-math compilers compare as if
+   there were none. */
 SANTA__TARGET static int SANTA__ISA(bad)(const float *s) {
     int i, bad = 0;
     for (i = 0; i < SANTA_BLOCK; i += SANTA__LANES) bad |= SANTA__ISA(vbad)(SANTA__ISA(vget)(s + i));

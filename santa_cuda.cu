@@ -101,6 +101,15 @@ struct copy_shape {
     i64 blocks;                                     /* of a sequence (a page) and KV head */
 };
 
+/* What codes of `bits` bits are: the step between two, of a key's root mean square; the place
+   of 0 among them; the share of all that one is; a number a little below how many there are. */
+struct code_levels { float step, inverse_step, middle, share, most; };
+__host__ __device__ constexpr code_levels levels_of(int bits) {
+    constexpr float below_one = 1.0f - 1.0f / 16777216.0f;
+    return bits == 4 ? code_levels{ 0.3352f, 1.0f / 0.3352f, 7.5f, 1.0f / 16.0f, 16.0f * below_one }
+                     : code_levels{ 0.9957f, 1.0f / 0.9957f, 1.5f, 1.0f / 4.0f, 4.0f * below_one };
+}
+
 /* What each row of K or V is multiplied with; strides in bytes: of a batch (a page), token,
    head. */
 struct row_scales { const char *data; i64 stride[3]; int type; };
@@ -8291,15 +8300,6 @@ __device__ __forceinline__ unsigned short gain_bits(float x, bool flat, bool goo
     return flat ? 0 : gain;
 }
 
-/* What codes of `bits` bits are: the step between two, of a key's root mean square; the place
-   of 0 among them; the share of all that one is; a number a little below how many there are. */
-struct code_levels { float step, inverse_step, middle, share, most; };
-__device__ __forceinline__ code_levels levels_of(int bits) {
-    constexpr float below_one = 1.0f - 1.0f / 16777216.0f;
-    return bits == 4 ? code_levels{ 0.3352f, 1.0f / 0.3352f, 7.5f, 1.0f / 16.0f, 16.0f * below_one }
-                     : code_levels{ 0.9957f, 1.0f / 0.9957f, 1.5f, 1.0f / 4.0f, 4.0f * below_one };
-}
-
 /* Makes blocks of a copy of K: the bytes of santa__encode_block, but for roundings of sums that
    are taken in f32 here.
    Grid: (block, KV head, batch). A CTA of 256 threads:
@@ -9439,7 +9439,7 @@ __device__ __forceinline__ void rotate_query(const params &p, const unsigned (&r
     if (lane == 0) {
         const float unit = t * (extra ? 1.0f : LOG2E);
         unit_of[warp] = unit;
-        middle_of[warp] = unit * (p.copy.bits == 4 ? 7.5f : 1.5f) * (float)sum;
+        middle_of[warp] = unit * levels_of(p.copy.bits).middle * (float)sum;
     }
 }
 
@@ -21112,7 +21112,7 @@ santa_status read_device(device *card) {
 void fill_proxy(const santa_attention *a, const santa_proxy_options *o, const copy_shape &copy, params *p) {
     const auto tokens = [](i64 n) { return n < 0 ? 0 : n > INT32_MAX ? INT32_MAX : (int)n; };
     fill_rotation(a->k.shape[3], p);
-    const float step = copy.bits == 4 ? 0.3352f : 0.9957f;
+    const float step = levels_of(copy.bits).step;
     p->proxy = (char *)a->proxy;
     p->copy = copy;
     p->proxy_lens = (const int *)a->proxy_lens;

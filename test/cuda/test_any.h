@@ -54,13 +54,16 @@ struct any_totals {
     }
 };
 
+static bool takes_heaviest(santa_method m) {
+    return m == SANTA_TOP_K || m == SANTA_TOP_P || m == SANTA_VATTENTION;
+}
+
 /* Where a rounding decides much: equal keys, scores of hundreds, of which a weight may be 0 on
    one machine, and a NaN times that, copies of another K; for who takes the heaviest keys, a
    soft cap that many scores reach and then are nearly equal. */
 static bool is_hard(const fuzz_spec &s) {
-    const santa_method m = s.o.method;
     return s.values == FUZZ_EQUAL || s.values == FUZZ_CLIFFS || s.copy >= FUZZ_STALE
-        || ((m == SANTA_TOP_K || m == SANTA_TOP_P || m == SANTA_VATTENTION)
+        || (takes_heaviest(s.o.method)
             && s.soft_cap > 0.0f && (s.soft_cap < 2.0f || s.values == FUZZ_PEAKS));
 }
 
@@ -76,7 +79,7 @@ static bool may_scan_others(const fuzz_spec &s) {
 static double any_moves(const fuzz_spec &s) {
     const double any = 1e9;
     const santa_method m = s.o.method;
-    const bool chosen = m == SANTA_TOP_K || m == SANTA_TOP_P || m == SANTA_VATTENTION;
+    const bool chosen = takes_heaviest(m);
     if (m == SANTA_SAMPLE_ATTENTION) return s.values >= FUZZ_PEAKS ? any : 0.0;
     if (is_hard(s) && (s.copy || chosen)) return any;
     if (chosen && s.values == FUZZ_TIES && s.soft_cap > 0.0f) return any;
@@ -134,13 +137,13 @@ static void any_compare(const fuzz_problem &p, const result &r, bool is_long, an
             moved |= spoilt != spoilt_here;
             continue;
         }
-        const bool off = !(sqrt(difference) <= (1e-3 + of_out) * sqrt(norm) + absolute);
+        const double by_rounding = (1e-3 + of_out) * sqrt(norm) + absolute,
+                     of_a_draw = v_max / (double)r.stats.draws * (double)r.stats.rows;
+        const bool off = !(sqrt(difference) <= by_rounding);
         t->off += off && !moved;
         t->lost += here == 0.0 && off && !(is_long && s.dim_v == 1); /* a number of V may be 0 */
         t->expected += 1.0 - exp(-moves);
-        t->lost += counts && !(sqrt(difference) <= (1e-3 + of_out) * sqrt(norm) + absolute
-                                                 + (3.0 + 4.0 * moves) * v_max / (double)r.stats.draws
-                                                       * (double)r.stats.rows);
+        t->lost += counts && !(sqrt(difference) <= by_rounding + (3.0 + 4.0 * moves) * of_a_draw);
         moved |= off;
         if (moved) continue;
         t->off_lse += has_lse && !any_near(p.a.lse[row], r.lse[(size_t)row], 1e-3 + of_lse, 2e-6 + of_lse);
